@@ -1,0 +1,42 @@
+# Everything sets itself up: `make demo` and `make test` work on a fresh Debian with Python 3.11+.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# What the C kernels need to compile. Without them headrace installs and runs on its slower pure-Python path.
+DEBIAN := gcc libc6-dev libjpeg62-turbo-dev
+export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
+
+.PHONY: demo test check bench-single clean system help
+
+help:  ## list the targets
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
+
+system:
+	@PYTHON=$(PYTHON) ./scripts/debian-packages $(DEBIAN)
+
+$(VENV)/bin/python: | system
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt src/headrace/recipes/image/native.c | $(VENV)/bin/python
+	$(PIP) install -e '.[test,dev,demo]'
+	@touch $@
+
+demo: $(VENV)/.installed  ## train a tiny model through torch's DataLoader and through headrace, side by side
+	$(BIN)/python examples/00_demo.py
+
+test: $(VENV)/.installed  ## run the test suite
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: $(VENV)/.installed  ## lint, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --cache-dir .import_linter_cache
+
+bench-single:  ## one job against its peers (QUICK=1 for a few minutes)
+	PYTHON=$(PYTHON) benchmarks/single/run $(if $(QUICK),--quick)
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .venv-* build .data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	find . -name '*.so' -path './src/*' -delete

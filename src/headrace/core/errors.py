@@ -1,0 +1,74 @@
+"""Every error that headrace raises on purpose. Each message says what happened and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+
+class HeadraceError(Exception):
+    """Base of all headrace errors."""
+
+
+class OptionError(HeadraceError, ValueError):
+    """An option has a value that cannot be obeyed."""
+
+
+class MissingExtra(HeadraceError, ImportError):
+    """An optional dependency is not installed."""
+
+    def __init__(self, package: str, extra: str, what: str) -> None:
+        super().__init__(f"{what} needs {package}; install it with: pip install 'headrace[{extra}]'")
+
+
+class OutOfSharedMemory(HeadraceError, MemoryError):
+    """The arena does not fit into what the machine (or container) allows."""
+
+
+class WorkerDied(HeadraceError, RuntimeError):
+    """A worker process died and its work could not be given to another."""
+
+
+class StateError(HeadraceError, RuntimeError):
+    """A ``state_dict`` does not fit the loader, or arrives at the wrong moment."""
+
+
+class LoaderClosed(HeadraceError, RuntimeError):
+    """The loader was closed while, or before, it was iterated."""
+
+
+class BadSample(msgspec.Struct, frozen=True):
+    """One sample that could not be prepared: which one, where it lies, and why."""
+
+    index: int
+    name: str
+    reason: str
+    epoch: int = 0
+    traceback: str = ""
+
+    def __str__(self) -> str:
+        return f"sample {self.index} ({self.name}): {self.reason}"
+
+
+class SampleError(HeadraceError, RuntimeError):
+    """A sample could not be prepared and ``on_error`` is ``"raise"``."""
+
+    def __init__(self, bad: BadSample) -> None:
+        hint = 'pass on_error="skip" or on_error="substitute" to go on without such samples'
+        trace = f"\n\nIn the worker:\n{bad.traceback}" if bad.traceback else ""
+        super().__init__(f"{bad}\n({hint}){trace}")
+        self.bad = bad
+
+
+class TooManyBadSamples(HeadraceError, RuntimeError):
+    """More samples were bad than the error budget allows."""
+
+    def __init__(self, bad: Sequence[BadSample], budget: int) -> None:
+        shown = "\n".join(f"  {b}" for b in bad[:20])
+        more = f"\n  ... and {len(bad) - 20} more" if len(bad) > 20 else ""
+        super().__init__(
+            f"{len(bad)} bad samples, and the error budget is {budget}. "
+            f"Mend the data or raise error_budget=.\n{shown}{more}"
+        )
+        self.bad = list(bad)

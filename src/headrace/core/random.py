@@ -1,0 +1,65 @@
+"""Counter-based randomness: every number is a pure function of (seed, epoch, sample, stream, position).
+
+There is no generator state to carry, save or race for. The arithmetic is 64-bit integer mixing alone, so
+the numbers are the same on every platform and under every numpy version.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+_M1 = 0xBF58476D1CE4E5B9
+_M2 = 0x94D049BB133111EB
+
+U64 = NDArray[np.uint64]
+
+
+def mix(word: int) -> int:
+    """A bijective scramble of a 64-bit word (the finaliser of splitmix64)."""
+    word = (word + _GOLDEN) & _MASK
+    word = ((word ^ (word >> 30)) * _M1) & _MASK
+    word = ((word ^ (word >> 27)) * _M2) & _MASK
+    return word ^ (word >> 31)
+
+
+def mix_many(words: U64) -> U64:
+    """``mix`` of each word of an array."""
+    out = words + np.uint64(_GOLDEN)
+    out ^= out >> np.uint64(30)
+    out *= np.uint64(_M1)
+    out ^= out >> np.uint64(27)
+    out *= np.uint64(_M2)
+    out ^= out >> np.uint64(31)
+    return out
+
+
+def key(*words: int) -> int:
+    """One 64-bit key from any number of integers, order and count mattering."""
+    state = len(words)
+    for word in words:
+        state = mix(state ^ mix(word & _MASK))
+    return state
+
+
+def bits(key_: int, indices: NDArray[Any], count: int = 1) -> U64:
+    """Random words, ``count`` for each index: an array of shape ``(len(indices), count)``."""
+    rows = mix_many(indices.astype(np.uint64) ^ np.uint64(key_))
+    columns = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    return mix_many(rows[:, None] + columns[None, :])
+
+
+def uniforms(key_: int, indices: NDArray[Any], count: int = 1) -> NDArray[np.float64]:
+    """Uniform numbers in [0, 1), ``count`` for each index: an array of shape ``(len(indices), count)``."""
+    return (bits(key_, indices, count) >> np.uint64(11)) * np.float64(2.0**-53)
+
+
+def seed_global(word: int) -> None:
+    """Seed Python's and numpy's global generators, which user code draws from."""
+    random.seed(word)
+    np.random.seed(word & 0xFFFFFFFF)  # noqa: NPY002

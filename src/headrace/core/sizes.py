@@ -1,0 +1,54 @@
+"""Byte sizes as people write them."""
+
+from __future__ import annotations
+
+import re
+
+from headrace.core.errors import OptionError
+
+_UNITS = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgtp", start=1):
+    _UNITS[f"{_letter}ib"] = 1024**_power
+    _UNITS[f"{_letter}b"] = 1000**_power
+    _UNITS[_letter] = 1024**_power
+
+_PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z%]*)\s*\Z")
+
+
+def parse_size(value: int | float | str | None, *, total: int, option: str = "cache") -> int:
+    """Bytes meant by ``value``: a number of bytes, ``"8GiB"``, ``"25%"`` or a share of ``total`` (0 < x < 1).
+
+    >>> parse_size("8GiB", total=0)
+    8589934592
+    >>> parse_size(0.25, total=1000)
+    250
+    >>> parse_size("25%", total=1000)
+    250
+    """
+    if value is None:
+        return 0
+    if isinstance(value, bool):
+        raise OptionError(f"{option}={value!r} is not a size; write bytes, '8GiB', '25%' or a share such as 0.25")
+    if isinstance(value, int):
+        size = value
+    elif isinstance(value, float):
+        size = int(value * total) if 0 < value < 1 else int(value)
+    else:
+        match = _PATTERN.match(value)
+        unit = match.group(2).lower() if match else ""
+        if not match or (unit not in _UNITS and unit != "%"):
+            raise OptionError(f"{option}={value!r} is not a size; write bytes, '8GiB', '25%' or a share such as 0.25")
+        number = float(match.group(1))
+        size = int(number / 100 * total) if unit == "%" else int(number * _UNITS[unit])
+    if size < 0:
+        raise OptionError(f"{option}={value!r} is negative")
+    return size
+
+
+def show_size(size: float) -> str:
+    """``size`` for people: ``1536`` becomes ``"1.5 KiB"``."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"

@@ -1,0 +1,111 @@
+"""Uniform sampling: one global order per (seed, epoch), cut into steps, each step cut into ranks.
+
+The order is a pure function of (seed, epoch). The state of an epoch is one number, the position in that order
+up to which samples were delivered, so resuming is instant and may happen onto another number of ranks or
+another batch size. Every rank gets the same number of batches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core import random as rnd
+
+_ORDER = 0x6F72646572  # "order": keeps the shuffle's randomness apart from the augmentations'
+
+
+def epoch_order(size: int, seed: int, epoch: int, shuffle: bool = True) -> NDArray[np.int64]:
+    """All sample indices in the global order of an epoch.
+
+    Each index gets a random key of 64 bits whose low bits are replaced by the index itself; sorting the keys
+    shuffles the indices. Integer arithmetic and a sort of distinct keys give the same order on every machine.
+    """
+    order = np.arange(size, dtype=np.uint64)
+    if not shuffle or size < 2:
+        return order.astype(np.int64)
+    low = np.uint64((1 << (size - 1).bit_length()) - 1)
+    keys = rnd.mix_many(order ^ np.uint64(rnd.key(_ORDER, seed, epoch)))
+    keys &= ~low
+    keys |= order
+    keys.sort()
+    keys &= low
+    return keys.astype(np.int64)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """How an epoch's remaining samples are cut: batch size, ranks, and what happens to the rest."""
+
+    batch_size: int
+    rank: int = 0
+    world_size: int = 1
+    drop_last: bool = False
+
+    def steps(self, samples: int) -> int:
+        """Batches that each rank gets from ``samples`` remaining samples."""
+        per_step = self.batch_size * self.world_size
+        return samples // per_step if self.drop_last else -(-samples // per_step)
+
+    def cut(self, samples: int, step: int) -> tuple[int, int]:
+        """The part of the remaining samples that ``step`` takes, over all ranks.
+
+        All steps are full but the last ones. Were the last step smaller than the number of ranks, the step
+        before gives up as many samples as make it reach: every rank then has one in each step. Only where
+        that cannot be (batches of one, or fewer samples than ranks) does ``share`` repeat samples.
+        """
+        per_step = self.batch_size * self.world_size
+        steps = self.steps(samples)
+        start, stop = step * per_step, min((step + 1) * per_step, samples)
+        if not self.drop_last and steps >= 2 and self.batch_size >= 2:
+            lack = self.world_size - (samples - (steps - 1) * per_step)
+            if lack > 0:
+                if step == steps - 2:
+                    stop -= lack
+                elif step == steps - 1:
+                    start -= lack
+        return start, stop
+
+    def share(self, order: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], int]:
+        """This rank's samples in ``step``, and how many of ``order`` are gone after it over all ranks."""
+        start, stop = self.cut(len(order), step)
+        part = order[start:stop]
+        if len(part) < self.world_size:
+            part = np.resize(part, self.world_size)
+        return part[self.rank :: self.world_size], stop
+
+
+@dataclass(frozen=True)
+class Draw:
+    """The samples of one batch of one rank."""
+
+    epoch: int
+    step: int
+    indices: NDArray[np.int64]
+    position: int
+    """How far the global order is consumed once every rank has this batch."""
+    last: bool
+
+
+class UniformEpoch:
+    """Draws the batches of one epoch for one rank, from ``position`` on."""
+
+    def __init__(
+        self, size: int, geometry: Geometry, *, seed: int, epoch: int, shuffle: bool, position: int = 0
+    ) -> None:
+        self.epoch = epoch
+        self._base = position
+        self._order = epoch_order(size, seed, epoch, shuffle)[position:]
+        self._geometry = geometry
+        self._step = 0
+        self.steps = geometry.steps(len(self._order))
+
+    def draw(self) -> Draw | None:
+        """The next batch, or None when the epoch is over."""
+        if self._step >= self.steps:
+            return None
+        indices, gone = self._geometry.share(self._order, self._step)
+        self._step += 1
+        return Draw(self.epoch, self._step - 1, indices, self._base + gone, self._step == self.steps)

@@ -1,3 +1,69 @@
-"""headrace: the data plane that feeds deep-learning training."""
+"""headrace: the data plane that feeds deep-learning training.
+
+    import headrace as hr
+
+    train = hr.Recipe(
+        source=hr.folder("/data/train"),
+        decode=hr.image.decode(),
+        augment=[hr.image.random_resized_crop(224), hr.image.horizontal_flip()],
+    )
+    for images, labels in hr.DataLoader(train, batch_size=256, shuffle=True, cache="8GiB"):
+        ...
+
+Or, over any torch dataset, in place of torch's loader: ``hr.DataLoader(dataset, batch_size=256, num_workers=8)``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace import image, synthetic
+from headrace.core.errors import (
+    BadSample,
+    HeadraceError,
+    LoaderClosed,
+    OptionError,
+    OutOfSharedMemory,
+    SampleError,
+    StateError,
+    TooManyBadSamples,
+    WorkerDied,
+)
+from headrace.core.forms import Form
+from headrace.recipes import Recipe, deterministic
+from headrace.sources import files, folder
+
+if TYPE_CHECKING:
+    from headrace.loader import DataLoader, Stats
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "BadSample",
+    "DataLoader",
+    "Form",
+    "HeadraceError",
+    "LoaderClosed",
+    "OptionError",
+    "OutOfSharedMemory",
+    "Recipe",
+    "SampleError",
+    "StateError",
+    "Stats",
+    "TooManyBadSamples",
+    "WorkerDied",
+    "deterministic",
+    "files",
+    "folder",
+    "image",
+    "synthetic",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # torch is imported by those who load data with it, and by nobody else.
+    if name in ("DataLoader", "Stats"):
+        from headrace import loader
+
+        return getattr(loader, name)
+    raise AttributeError(f"module 'headrace' has no attribute {name!r}")

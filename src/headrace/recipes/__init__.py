@@ -1,0 +1,8 @@
+"""How samples go from form to form: frozen definitions, and the code that runs them."""
+
+from headrace.recipes.calls import deterministic
+from headrace.recipes.compile import compile_recipe
+from headrace.recipes.program import Fault, Program, Work
+from headrace.recipes.recipe import Recipe
+
+__all__ = ["Fault", "Program", "Recipe", "Work", "compile_recipe", "deterministic"]

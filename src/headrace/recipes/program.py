@@ -55,6 +55,8 @@ class Work:
     """Filled by the program: row -> its decoded value, to be cached (in a reserved array, or the engine copies)."""
     faults: dict[int, Fault] = field(default_factory=dict)
     """Filled by engine and program: row -> why it could not be prepared."""
+    taken: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The engine's own note of what it reserved: address -> (offset, bytes)."""
     seconds: dict[Form, float] = field(default_factory=dict)
     """Filled by the program: time spent reaching each form."""
 

@@ -1,0 +1,1 @@
+"""What every benchmark shares: photos, process accounting, interleaved rounds, reports."""

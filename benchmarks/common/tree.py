@@ -1,0 +1,116 @@
+"""What a process tree uses, read from /proc: CPU seconds, and memory as PSS.
+
+PSS (proportional set size) divides each shared page by the number of processes that map it, so the sum over a
+tree counts shared memory once. RSS would count a batch that three processes map three times.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections import defaultdict
+from dataclasses import dataclass
+
+_TICK = os.sysconf("SC_CLK_TCK")
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+@dataclass(frozen=True)
+class Stat:
+    """One line of /proc/PID/stat: who, whose child, and CPU seconds of itself and of its reaped children."""
+
+    pid: int
+    parent: int
+    own_s: float
+    reaped_s: float
+
+
+def read_stat(pid: int) -> Stat | None:
+    """The process's line, or None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            text = file.read()
+    except OSError:
+        return None
+    # The name may hold spaces and brackets, so fields are counted from the last closing one.
+    fields = text[text.rindex(b")") + 2 :].split()
+    user, system, child_user, child_system = (int(field) for field in fields[11:15])
+    return Stat(pid, int(fields[1]), (user + system) / _TICK, (child_user + child_system) / _TICK)
+
+
+def descendants(root: int) -> list[Stat]:
+    """Every living process below ``root``, without ``root`` itself."""
+    children: dict[int, list[Stat]] = defaultdict(list)
+    for entry in os.listdir("/proc"):
+        if entry.isdigit() and (stat := read_stat(int(entry))):
+            children[stat.parent].append(stat)
+    found: list[Stat] = []
+    todo = [root]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += [stat.pid for stat in below]
+    return found
+
+
+def tree_cpu(root: int) -> float:
+    """CPU seconds (user and system) of all processes below ``root``: living ones, and those they reaped."""
+    return sum(stat.own_s + stat.reaped_s for stat in descendants(root))
+
+
+def tree_pss(root: int) -> int:
+    """Bytes of memory of all processes below ``root``, shared pages counted once."""
+    return sum(pss(stat.pid) for stat in descendants(root))
+
+
+def pss(pid: int) -> int:
+    """Bytes of memory of one process; 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as file:
+            for line in file:
+                if line.startswith("Pss:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return 0
+
+
+def busy_cpu() -> float:
+    """CPU seconds that the whole machine has been busy since it started."""
+    with open("/proc/stat") as file:
+        user, nice, system, _idle, _iowait, irq, softirq = (int(word) for word in file.readline().split()[1:8])
+    return (user + nice + system + irq + softirq) / _TICK
+
+
+def adopt_orphans() -> None:
+    """Keep processes that outlive their parent, such as daemons, below this process, where they are counted."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+class PeakPss:
+    """Samples the memory of the tree below ``root`` in a thread of its own; ``bytes`` is the peak so far."""
+
+    def __init__(self, root: int, every_s: float = 0.25, share: float = 0.01) -> None:
+        self.bytes = 0
+        self._root, self._every_s, self._share = root, every_s, share
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._loop, daemon=True)
+
+    def __enter__(self) -> PeakPss:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        pause = 0.0
+        while not self._stop.wait(pause):
+            began = time.thread_time()
+            self.bytes = max(self.bytes, tree_pss(self._root))
+            # The kernel walks page tables for each reading, so a tree that maps gigabytes is read less often:
+            # the sampler must not take more than its share of the CPU it stands beside.
+            pause = max(self._every_s, (time.thread_time() - began) / self._share)

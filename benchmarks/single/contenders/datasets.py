@@ -1,0 +1,58 @@
+"""Map-style torch datasets: what a user of torch's DataLoader writes today."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import cv2
+import numpy as np
+import simplejpeg
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+
+from benchmarks.common.crops import draw_box
+from benchmarks.single.contenders import Setup
+
+# torch seeds Python's global generator in each worker, so workers and epochs draw different crops.
+_draw = random._inst  # type: ignore[attr-defined]
+
+
+class OpenCVPhotos(Dataset[tuple[torch.Tensor, int]]):
+    """simplejpeg (libjpeg-turbo) decodes, OpenCV crops, resizes and flips."""
+
+    def __init__(self, setup: Setup) -> None:
+        self.paths, self.labels = setup.samples()
+        self.size = (setup.size, setup.size)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        with open(self.paths[index], "rb", buffering=0) as file:
+            image = simplejpeg.decode_jpeg(file.read())
+        left, top, wide, high = draw_box(_draw, image.shape[1], image.shape[0])
+        out = cv2.resize(image[top : top + high, left : left + wide], self.size, interpolation=cv2.INTER_LINEAR)
+        if _draw.random() < 0.5:
+            out = cv2.flip(out, 1)
+        return torch.from_numpy(out), self.labels[index]
+
+
+class PILPhotos(OpenCVPhotos):
+    """Pillow does everything, as under torchvision's default image backend."""
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        with open(self.paths[index], "rb") as file:
+            image: Any = Image.open(file).convert("RGB")
+        left, top, wide, high = draw_box(_draw, image.width, image.height)
+        box = (left, top, left + wide, top + high)
+        image = image.resize(self.size, Image.Resampling.BILINEAR, box=box)
+        if _draw.random() < 0.5:
+            image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+        return torch.from_numpy(np.array(image)), self.labels[index]
+
+
+def one_thread(_worker: int = 0) -> None:
+    """Workers are the parallelism; OpenCV's own threads on top of them only cost."""
+    cv2.setNumThreads(0)

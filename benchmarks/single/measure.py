@@ -1,0 +1,112 @@
+"""One measured run, in a process of its own: JSON of what happened on standard output.
+
+    python -m benchmarks.single.measure NAME --photos DIR --data DIR --root PID [--prepare]
+
+``--root`` is the process below which everything counts: the one that starts the runs, so that daemons which
+outlive their parent are counted too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.tree import tree_cpu, tree_pss
+from benchmarks.single.contenders import BY_NAME, Contender, Entry, Setup
+
+
+@dataclass
+class Mark:
+    """The meters, read at one moment between epochs."""
+
+    tree_cpu_s: float
+    own_cpu_s: float
+
+    @classmethod
+    def now(cls, root: int) -> Mark:
+        """Read them."""
+        return cls(tree_cpu(root), time.process_time())
+
+
+def run_epoch(contender: Contender, number: int) -> tuple[int, float, float]:
+    """One epoch: images, seconds, and the moment of the first batch."""
+    images, first = 0, 0.0
+    began = time.perf_counter()
+    for count in contender.epoch(number):
+        if not images:
+            first = time.perf_counter()
+        images += count
+    return images, time.perf_counter() - began, first
+
+
+def measure(entry: Entry, setup: Setup, root: int, min_epochs: int, min_seconds: float) -> dict[str, Any]:
+    """Open the contender and run its first epoch, then later ones until there are enough."""
+    open_contender = entry.load()
+    start = Mark.now(root)
+    began = time.perf_counter()
+    contender: Contender = open_contender(setup)
+    images, first_s, first_batch = run_epoch(contender, 0)
+    warm = Mark.now(root)
+    memory = tree_pss(root)
+    later_images, later_s = 0, []
+    while len(later_s) < min_epochs or sum(later_s) < min_seconds:
+        count, seconds, _ = run_epoch(contender, len(later_s) + 1)
+        later_images += count
+        later_s.append(seconds)
+    end = Mark.now(root)
+    memory = max(memory, tree_pss(root))
+    result = {
+        "images_per_epoch": images,
+        "first_epoch_images_s": images / first_s,
+        "later_images_s": later_images / sum(later_s),
+        "later_epochs": len(later_s),
+        "later_epoch_s": later_s,
+        "cpu_s_per_1000": 1000 * (end.tree_cpu_s - warm.tree_cpu_s) / later_images,
+        "first_epoch_cpu_s_per_1000": 1000 * (warm.tree_cpu_s - start.tree_cpu_s) / images,
+        "first_batch_s": first_batch - began if entry.loads else None,
+        "consumer_us_per_image": 1e6 * (end.own_cpu_s - warm.own_cpu_s) / later_images if entry.loads else None,
+        "pss_bytes": memory,
+        "notes": getattr(contender, "notes", {}),
+    }
+    contender.close()
+    return result
+
+
+def main() -> None:
+    """Parse, measure, print."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("name", choices=sorted(BY_NAME))
+    parser.add_argument("--photos", type=Path, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--root", type=int, default=os.getppid())
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--min-epochs", type=int, default=2)
+    parser.add_argument("--min-seconds", type=float, default=6.0)
+    parser.add_argument("--prepare", action="store_true", help="make what the contender reads, and do not measure")
+    args = parser.parse_args()
+    # Libraries print; the result must stand alone on standard output.
+    result_fd = os.dup(1)
+    os.dup2(2, 1)
+    entry = BY_NAME[args.name]
+    setup = Setup(args.photos.resolve(), args.data.resolve(), workers=args.workers, seed=args.seed)
+    if args.prepare:
+        step = getattr(sys.modules[entry.load().__module__], "prepare", None)
+        if step is not None:
+            step(setup)
+        result: dict[str, Any] = {"versions": {name: importlib.metadata.version(name) for name in entry.distributions}}
+    else:
+        result = measure(entry, setup, args.root, args.min_epochs, args.min_seconds)
+    with os.fdopen(result_fd, "w") as out:
+        json.dump(result, out)
+
+
+if __name__ == "__main__":
+    main()

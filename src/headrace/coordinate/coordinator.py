@@ -1,0 +1,238 @@
+"""From credits to batches: draws, orders, retries, delivery in order.
+
+The coordinator is told what happened (a slot is free, an order is done, a worker died) and answers with the
+orders to post. It knows neither sockets nor processes nor time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.coordinate.directory import Directory
+from headrace.coordinate.messages import Order, OrderDone
+from headrace.core.errors import WorkerDied
+
+ATTEMPTS = 2
+"""An order of one sample that killed so many workers is a bad sample, not bad luck."""
+
+
+class Drawn(Protocol):
+    """The samples of one batch, as a sampler hands them out."""
+
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def step(self) -> int: ...
+    @property
+    def indices(self) -> NDArray[np.int64]: ...
+
+
+class Draws(Protocol):
+    """The batches of one epoch."""
+
+    seed: int
+
+    def draw(self) -> Drawn | None:
+        """The next batch, or None at the end."""
+        ...
+
+
+@dataclass(eq=False)
+class Slot:
+    """A leased part of the arena that holds one batch."""
+
+    offset: int
+    nbytes: int
+
+
+@dataclass
+class Batch:
+    """A batch in the making, or made."""
+
+    sequence: int
+    drawn: Any
+    slot: Slot
+    open: int = 0
+    faults: list[tuple[int, str, str]] = field(default_factory=list)
+    """Row of the batch, reason, traceback."""
+    result: bytes = b""
+    done: OrderDone | None = None
+
+
+@dataclass
+class _Open:
+    order: Order
+    batch: Batch
+    keep: NDArray[np.uint8]
+    attempts: int = 0
+
+
+class Coordinator:
+    """One job's batches, from the sampler's draws to their delivery."""
+
+    def __init__(self, directory: Directory, *, rows_per_order: int | None, in_order: bool = True) -> None:
+        """``rows_per_order=None``: a batch is one order, collated by its worker, and cannot be divided."""
+        self.directory = directory
+        self.rows_per_order = rows_per_order
+        self._in_order = in_order
+        self._epochs: deque[Draws] = deque()
+        self._batches: dict[int, Batch] = {}
+        self._orders: dict[int, _Open] = {}
+        self._next_order = 0
+        self._next_batch = 0
+        self._deliver = 0
+        self._floor = 0
+        """Batches before this one were abandoned."""
+
+    # -- draws --------------------------------------------------------------------------------------------
+
+    def feed(self, draws: Draws) -> None:
+        """Append an epoch; its batches follow those of the epochs before."""
+        self._epochs.append(draws)
+
+    def credit(self, slot: Slot) -> list[Order] | None:
+        """A free slot: draw the next batch into it. None when there is nothing left to draw."""
+        while self._epochs:
+            drawn = self._epochs[0].draw()
+            if drawn is not None:
+                return self._orders_of(drawn, slot, self._epochs[0].seed)
+            self._epochs.popleft()
+        return None
+
+    def _orders_of(self, drawn: Drawn, slot: Slot, seed: int) -> list[Order]:
+        batch = Batch(self._next_batch, drawn, slot)
+        self._next_batch += 1
+        self._batches[batch.sequence] = batch
+        rows = len(drawn.indices)
+        step = self.rows_per_order or max(rows, 1)
+        return [
+            self._order(batch, seed, start, drawn.indices[start : start + step])
+            for start in range(0, max(rows, 1), step)
+        ]
+
+    def _order(
+        self, batch: Batch, seed: int, start: int, indices: NDArray[np.int64], attempts: int = 0
+    ) -> Order:
+        order = Order(
+            id=self._next_order,
+            slot_offset=batch.slot.offset,
+            slot_bytes=batch.slot.nbytes,
+            rows=len(batch.drawn.indices),
+            start=start,
+            seed=seed,
+            epoch=batch.drawn.epoch,
+            step=batch.drawn.step,
+            indices=indices.tobytes(),
+            keys=getattr(batch.drawn, "keys", b""),
+        )
+        keep = np.zeros(0, np.uint8)
+        if self.directory.caches:
+            forms, offsets, lengths, keep = self.directory.enter(indices)
+            order.forms, order.offsets = forms.tobytes(), offsets.tobytes()
+            order.lengths, order.keep = lengths.tobytes(), keep.tobytes()
+        self._next_order += 1
+        batch.open += 1
+        self._orders[order.id] = _Open(order, batch, keep, attempts)
+        return order
+
+    # -- what happened ------------------------------------------------------------------------------------
+
+    def done(self, event: OrderDone) -> Batch | None:
+        """An order is finished; returns its batch if that made it whole."""
+        opened = self._orders.pop(event.order, None)
+        if opened is None:
+            return None
+        batch, order = opened.batch, opened.order
+        if self.directory.caches:
+            indices = order.index_array()
+            if event.published:
+                self.directory.publish(indices, np.frombuffer(event.published, np.int64).reshape(-1, 4))
+            self.directory.settle(indices, opened.keep)
+        batch.faults += [(order.start + row, reason, trace) for row, reason, trace in event.faults]
+        batch.open -= 1
+        if self.rows_per_order is None:
+            batch.done = event
+        return batch if batch.open == 0 else None
+
+    def slot_of(self, order_id: int) -> Slot:
+        """The slot that an open order writes to."""
+        return self._orders[order_id].batch.slot
+
+    def lost(self, order_id: int, how: str) -> list[Order]:
+        """The worker that had this order died (``how``): the orders that take its place.
+
+        Rows are divided until a sample that kills its worker stands alone; it then counts as a bad sample.
+        """
+        opened = self._orders.pop(order_id, None)
+        if opened is None:
+            return []
+        batch, order, attempts = opened.batch, opened.order, opened.attempts + 1
+        indices = order.index_array()
+        if self.directory.caches:
+            self.directory.settle(indices, opened.keep)
+        batch.open -= 1
+        if self.rows_per_order is None and attempts > ATTEMPTS:
+            raise WorkerDied(
+                f"DataLoader worker exited unexpectedly: {how}. Batch {order.step} of epoch {order.epoch} "
+                f"was given to {attempts} workers and none survived it. "
+                "A crash in native code, or the out-of-memory killer, is the usual reason: see the system log."
+            )
+        if len(indices) > 1 and self.rows_per_order is not None:
+            return [
+                self._order(batch, order.seed, order.start + row, indices[row : row + 1])
+                for row in range(len(indices))
+            ]
+        if self.rows_per_order is not None and attempts >= ATTEMPTS:
+            batch.faults.append((order.start, f"preparing it killed the worker ({how})", ""))
+            return []
+        return [self._order(batch, order.seed, order.start, indices, attempts)]
+
+    # -- delivery -----------------------------------------------------------------------------------------
+
+    def take(self) -> Batch | None:
+        """The next batch to deliver, if it is whole: in the order drawn, or any if order does not matter."""
+        if self._in_order:
+            batch = self._batches.get(self._deliver)
+            if batch is None or batch.open:
+                return None
+        else:
+            whole = (b for b in self._batches.values() if not b.open and b.sequence >= self._floor)
+            batch = next(whole, None)
+            if batch is None:
+                return None
+        del self._batches[batch.sequence]
+        self._deliver += 1
+        return batch
+
+    @property
+    def outstanding(self) -> int:
+        """Batches drawn, not delivered and not abandoned."""
+        return sum(sequence >= self._floor for sequence in self._batches)
+
+    @property
+    def open_orders(self) -> list[int]:
+        """Orders that no worker has finished."""
+        return list(self._orders)
+
+    def abandon(self) -> list[int]:
+        """Forget all draws and batches (an epoch was left early); returns the orders still open.
+
+        Workers may still be writing for those, so slots come back through ``freed`` as they end.
+        """
+        self._epochs.clear()
+        self._floor = self._deliver = self._next_batch
+        return list(self._orders)
+
+    def freed(self) -> list[Slot]:
+        """Slots of abandoned batches that nobody writes to any more."""
+        if self._floor == 0:
+            return []
+        gone = [b for b in self._batches.values() if b.sequence < self._floor and not b.open]
+        for batch in gone:
+            del self._batches[batch.sequence]
+        return [batch.slot for batch in gone]

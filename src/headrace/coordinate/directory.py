@@ -1,0 +1,84 @@
+"""The directory: which sample is cached in which form, and where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.forms import CACHEABLE, Form
+
+Published = NDArray[np.int64]
+"""Rows of (row, form, offset, bytes)."""
+
+
+class Directory:
+    """Where each cached sample lies. Budgets are kept where space is taken; here it is only looked up."""
+
+    def __init__(self, size: int, budgets: Mapping[Form, int]) -> None:
+        self.size = size
+        self.budgets = {form: budgets.get(form, 0) for form in CACHEABLE}
+        used = [form for form in CACHEABLE if self.budgets[form] > 0]
+        self._offsets = {form: np.full(size, -1, np.int64) for form in used}
+        self._lengths = {form: np.zeros(size, np.int32) for form in used}
+        self._pending = np.zeros(size if used else 0, np.uint8)
+        self._full: set[Form] = set()
+        self.bytes = {form: 0 for form in CACHEABLE}
+        self.samples = {form: 0 for form in CACHEABLE}
+        self.hits = {form: 0 for form in (Form.NONE, *CACHEABLE)}
+
+    @property
+    def caches(self) -> bool:
+        """Whether anything can be cached at all."""
+        return bool(self._offsets)
+
+    def enter(
+        self, indices: NDArray[np.int64]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
+        """For each sample of an order: the form it enters in, its extent, and the forms to keep of it.
+
+        Enter each sample at the most prepared form there is. A sample that is already being cached by another
+        order is not cached a second time.
+        """
+        count = len(indices)
+        forms = np.zeros(count, np.uint8)
+        offsets = np.full(count, -1, np.int64)
+        lengths = np.zeros(count, np.int64)
+        keep = np.zeros(count, np.uint8)
+        for form, where in self._offsets.items():
+            at = where[indices]
+            here = at >= 0
+            forms[here] = form
+            offsets[here] = at[here]
+            lengths[here] = self._lengths[form][indices][here]
+        for form in (Form.ENCODED, Form.DECODED):
+            if form in self._offsets and form not in self._full:
+                bit = np.uint8(1 << form)
+                wanted = (forms < form) & ((self._pending[indices] & bit) == 0)
+                keep[wanted] |= bit
+        if keep.any():
+            self._pending[indices] |= keep
+        for form, number in zip(*np.unique(forms, return_counts=True), strict=True):
+            self.hits[Form(form)] += int(number)
+        return forms, offsets, lengths, keep
+
+    def publish(self, indices: NDArray[np.int64], published: Published) -> None:
+        """Extents that an order wrote."""
+        for row, form_, offset, nbytes in published.tolist():
+            form = Form(form_)
+            sample = indices[row]
+            if self._offsets[form][sample] < 0:
+                self._offsets[form][sample] = offset
+                self._lengths[form][sample] = nbytes
+                self.bytes[form] += nbytes
+                self.samples[form] += 1
+
+    def settle(self, indices: NDArray[np.int64], keep: NDArray[np.uint8]) -> None:
+        """An order over these samples is over: what it was to keep is kept, or may be tried again."""
+        if len(self._pending):
+            self._pending[indices] &= ~keep
+
+    def full(self, form: Form) -> None:
+        """A form's budget is used up: ask workers no longer to keep it."""
+        self._full.add(form)

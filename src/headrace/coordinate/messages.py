@@ -1,0 +1,116 @@
+"""Orders and events: what a host and its workers tell each other. Plain data, nothing else crosses."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Order(msgspec.Struct, array_like=True):
+    """What the host asks of a worker: prepare some rows of one batch."""
+
+    id: int
+    slot_offset: int
+    slot_bytes: int
+    rows: int
+    """Rows of the whole batch; the slot is laid out for them."""
+    start: int
+    """The first row of this order."""
+    seed: int
+    epoch: int
+    step: int
+    indices: bytes
+    """int64 per row."""
+    forms: bytes = b""
+    """The form in which each row enters, uint8 per row."""
+    offsets: bytes = b""
+    """Where each row's extent lies, int64 per row (-1: none)."""
+    lengths: bytes = b""
+    """Bytes of each row's extent, int64 per row."""
+    keep: bytes = b""
+    """Forms that the cache would admit, a bit (1 << form) each, uint8 per row."""
+    layout: bytes = b""
+    """How rows lie in the slot, where that was found out from a first sample (own workers only)."""
+    keys: bytes = b""
+    """Pickled sample keys, where a sampler's keys are not integers (own workers only)."""
+
+    def index_array(self) -> NDArray[np.int64]:
+        """The samples, row by row."""
+        return np.frombuffer(self.indices, np.int64)
+
+
+class Spent(msgspec.Struct, array_like=True):
+    """Where the time and the bytes of an order went."""
+
+    fetch: float = 0.0
+    decode: float = 0.0
+    augment: float = 0.0
+    wait_order: float = 0.0
+    """Fetching waited for an order: the loader had enough prepared."""
+    wait_fetch: float = 0.0
+    """Preparing waited for fetched bytes: storage is the short stage."""
+    wait_room: float = 0.0
+    """Fetching waited for preparing: the CPU is the short stage."""
+    fetched_bytes: int = 0
+    gil_held: float = -1.0
+    """Share of the time in which user code held the interpreter lock; negative: not measured."""
+
+
+class OrderDone(msgspec.Struct, tag="done", array_like=True):
+    """A worker finished an order: its rows stand in the slot, but for the faults."""
+
+    order: int
+    faults: list[tuple[int, str, str]]
+    """Row of the order, reason, traceback."""
+    published: bytes = b""
+    """int64 rows of (row, form, offset, bytes): extents written and open to all."""
+    spent: Spent = msgspec.field(default_factory=Spent)
+    result: bytes = b""
+    """Where a worker collates: the batch, encoded."""
+    error: bytes = b""
+    """Where user code failed for the batch as a whole: the exception, pickled for its own job."""
+    slot_offset: int = -1
+    slot_bytes: int = 0
+    """Where the result did not fit the slot: the larger range that replaces it."""
+    exhausted: bool = False
+    """An iterable dataset has no more."""
+    state: bytes = b""
+    """State of an iterable dataset after this batch, as JSON."""
+
+
+class Ready(msgspec.Struct, tag="ready", array_like=True):
+    """A worker has started."""
+
+    pid: int
+
+
+class Failed(msgspec.Struct, tag="failed", array_like=True):
+    """A worker could not start, or cannot go on: the exception, pickled for its own job."""
+
+    error: bytes
+
+
+class Run(msgspec.Struct, tag="run", array_like=True):
+    """To one worker alone: run this order (iterable datasets, which live in one worker)."""
+
+    order: Order
+
+
+class Threads(msgspec.Struct, tag="threads", array_like=True):
+    """To a worker: prepare with so many threads."""
+
+    count: int
+
+
+class Stop(msgspec.Struct, tag="stop", array_like=True):
+    """To a worker: finish."""
+
+
+Event = OrderDone | Ready | Failed
+Command = Run | Threads | Stop
+
+encoder = msgspec.msgpack.Encoder()
+decode_event = msgspec.msgpack.Decoder(Event).decode
+decode_command = msgspec.msgpack.Decoder(Command).decode
+decode_order = msgspec.msgpack.Decoder(Order).decode

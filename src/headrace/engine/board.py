@@ -1,0 +1,226 @@
+"""The board: where a host posts orders and workers claim them.
+
+Workers pull. The host only posts, so a training process that is busy with its step holds nobody up, a slow
+worker delays only what it claimed, and idle workers find work without asking. A claim is one short critical
+section under a POSIX record lock, which the kernel releases when its holder dies, and it is written down, so
+that the host knows exactly what a dead worker had taken and posts that again.
+
+All numbers lie in one shared page range: a header, then a ring of entries.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import reduction
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.cache.arena import Arena
+from headrace.core.forms import CACHEABLE, Form
+
+CAPACITY = 4096
+_HEAD, _TAIL, _END, _CACHE = 0, 1, 2, 8
+_HEADER = 32
+_BASE, _LIMIT, _USED, _SPARE, _SPARE_LENGTH = range(5)  # of each form, from _CACHE on
+_ORDER, _AREA, _AREA_BYTES, _START, _LENGTH, _CLAIMER, _TAKEN = range(7)  # of each entry; then what was taken
+_WIDTH = 14
+_GROWN = len(CACHEABLE)
+FREE, CANCELLED = 0, -1
+
+
+class Claim(NamedTuple):
+    """An order that this worker has taken."""
+
+    position: int
+    order: int
+    area: tuple[int, int]
+    """The range of the arena in which the order's encoding lies: offset, bytes."""
+    start: int
+    length: int
+
+
+class Board:
+    """A ring of posted orders in shared memory, and the cache's fill levels beside it."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._range = arena.allocate((_HEADER + CAPACITY * _WIDTH) * 8)
+        self._lock_fd = os.memfd_create("headrace-lock") if hasattr(os, "memfd_create") else _lock_file()
+        self._work_fd = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
+        self._attach()
+        self._header[_END] = arena.size
+        arena.extend = self.extend
+
+    def _attach(self) -> None:
+        # A lock object of one's own after every fork: another thread of the parent may have held the old one.
+        self._threads = threading.Lock()
+        buffer = self._arena.map(*self._range)
+        words = np.frombuffer(buffer, np.int64)
+        self._header = words[:_HEADER]
+        self._entries = words[_HEADER : _HEADER + CAPACITY * _WIDTH].reshape(CAPACITY, _WIDTH)
+
+    def attach(self) -> None:
+        """Call first thing in a worker."""
+        self._attach()
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        with self._threads:
+            fcntl.lockf(self._lock_fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._lock_fd, fcntl.LOCK_UN)
+
+    # -- the host's side ----------------------------------------------------------------------------------
+
+    def room(self, oldest_open: int) -> int:
+        """Entries that can be posted while the one at ring position ``oldest_open`` is still needed."""
+        return CAPACITY - (int(self._header[_TAIL]) - oldest_open)
+
+    def post(self, order: int, area: tuple[int, int], start: int, length: int) -> int:
+        """Post an order whose encoding lies at ``start`` in ``area``; returns its ring position."""
+        tail = int(self._header[_TAIL])
+        self._entries[tail % CAPACITY] = (order, *area, start, length, FREE, *(0,) * (_WIDTH - _TAKEN))
+        self._header[_TAIL] = tail + 1
+        return tail
+
+    def wake(self, orders: int) -> None:
+        """Let workers know that ``orders`` more orders wait."""
+        if orders:
+            os.eventfd_write(self._work_fd, orders)
+
+    def cancel(self, position: int) -> bool:
+        """Take an order back; False if a worker already has it."""
+        with self._locked():
+            entry = self._entries[position % CAPACITY]
+            if entry[_CLAIMER] != FREE:
+                return False
+            entry[_CLAIMER] = CANCELLED
+            return True
+
+    def claimer(self, position: int) -> int | None:
+        """The worker that claimed the order at ``position``, if any."""
+        claimer = int(self._entries[position % CAPACITY][_CLAIMER])
+        return claimer - 1 if claimer > FREE else None
+
+    def taken(self, position: int) -> dict[Form | None, tuple[int, int]]:
+        """What the claimer of ``position`` took while working on it: (offset, length) by form; None: arena."""
+        words = self._entries[position % CAPACITY][_TAKEN:].reshape(-1, 2)
+        kinds = (*CACHEABLE, None)
+        return {kind: (int(o), int(n)) for kind, (o, n) in zip(kinds, words, strict=False) if n}
+
+    def _cache(self, form: Form) -> NDArray[np.int64]:
+        at = _CACHE + 5 * CACHEABLE.index(form)
+        return self._header[at : at + 5]
+
+    def set_cache(self, form: Form, offset: int, limit: int) -> None:
+        """Give ``limit`` bytes at ``offset`` to the extents of a form."""
+        self._cache(form)[:] = (offset, limit, 0, 0, 0)
+
+    def cache_used(self, form: Form) -> int:
+        """Bytes of a form's cache that are taken."""
+        cache = self._cache(form)
+        return int(cache[_USED] - cache[_SPARE_LENGTH])
+
+    def offer_spare(self, form: Form, offset: int, length: int) -> bool:
+        """Offer a range of a form's cache that came back from a dead worker; False: ask again later."""
+        cache = self._cache(form)
+        with self._locked():
+            if cache[_SPARE_LENGTH]:
+                return False
+            cache[_SPARE], cache[_SPARE_LENGTH] = offset, length
+            return True
+
+    # -- a worker's side ----------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Block until something may be there to claim."""
+        os.eventfd_read(self._work_fd)
+
+    def claim(self, worker: int) -> Claim | None:
+        """Take the oldest posted order, or None if there is none."""
+        with self._locked():
+            while True:
+                head = int(self._header[_HEAD])
+                if head >= int(self._header[_TAIL]):
+                    return None
+                entry = self._entries[head % CAPACITY]
+                cancelled = entry[_CLAIMER] == CANCELLED
+                if not cancelled:
+                    # The claim stands before the head moves: were this process killed in between, the next
+                    # one would claim the same order again.
+                    entry[_CLAIMER] = worker + 1
+                self._header[_HEAD] = head + 1
+                if not cancelled:
+                    order, area, area_bytes, start, length = (int(word) for word in entry[:_CLAIMER])
+                    return Claim(head, order, (area, area_bytes), start, length)
+
+    def take_cache(self, form: Form, sizes: Sequence[int], claim: Claim | None) -> list[int | None]:
+        """Offsets for extents of the given sizes; None for those that no longer fit the form's budget."""
+        cache = self._cache(form)
+        with self._locked():
+            base, limit, used, spare, spare_length = (int(word) for word in cache)
+            from_spare = sum(sizes) <= spare_length
+            start, end = (spare, spare + spare_length) if from_spare else (base + used, base + limit)
+            at = start
+            out: list[int | None] = []
+            for size in sizes:
+                out.append(at if at + size <= end else None)
+                at += size if at + size <= end else 0
+            if at > start:
+                if claim is not None:
+                    self._note(claim, CACHEABLE.index(form), start, at - start)
+                if from_spare:
+                    cache[_SPARE], cache[_SPARE_LENGTH] = at, end - at
+                else:
+                    cache[_USED] = at - base
+        return out
+
+    def _note(self, claim: Claim, kind: int, offset: int, length: int) -> None:
+        at = _TAKEN + 2 * kind
+        self._entries[claim.position % CAPACITY][at : at + 2] = (offset, length)
+
+    def extend(self, nbytes: int, claim: Claim | None = None) -> int:
+        """Make the arena's file longer; the offset of the new range, which belongs to the caller."""
+        with self._locked():
+            end = int(self._header[_END])
+            os.ftruncate(self._arena.fd, end + nbytes)
+            if claim is not None:
+                self._note(claim, _GROWN, end, nbytes)
+            self._header[_END] = end + nbytes
+        return end
+
+    # -- both ---------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the descriptors."""
+        for fd in (self._lock_fd, self._work_fd):
+            os.close(fd)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "arena": self._arena,
+            "range": self._range,
+            "lock": reduction.DupFd(self._lock_fd),
+            "work": reduction.DupFd(self._work_fd),
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._arena, self._range = state["arena"], state["range"]
+        self._lock_fd, self._work_fd = state["lock"].detach(), state["work"].detach()
+        self._attach()
+
+
+def _lock_file() -> int:
+    import tempfile
+
+    fd, path = tempfile.mkstemp(prefix="headrace-lock-")
+    os.unlink(path)
+    return fd

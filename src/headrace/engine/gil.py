@@ -1,0 +1,67 @@
+"""Does user code release the interpreter lock? Found out by measuring.
+
+A probe thread sleeps for a moment and looks how much later than due it runs again. While other threads hold
+the lock, it has to wait for it; while they run in code that released it, it does not.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+_NAP = 0.0005
+
+
+class GilProbe:
+    """Measures, while it is entered, the share of time in which the lock was not to be had."""
+
+    def __init__(self) -> None:
+        self._napped = self._waited = 0.0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> GilProbe:
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._watch, name="headrace-gil", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        assert self._thread is not None
+        self._thread.join()
+
+    def _watch(self) -> None:
+        idle = _idle_overshoot()
+        while not self._stop.is_set():
+            begun = time.perf_counter()
+            time.sleep(_NAP)
+            late = time.perf_counter() - begun - _NAP - idle
+            self._napped += _NAP
+            self._waited += max(0.0, late)
+
+    @property
+    def seconds(self) -> float:
+        """How long was measured."""
+        return self._napped + self._waited
+
+    @property
+    def held(self) -> float:
+        """Share of the time in which others held the lock, 0 to 1."""
+        return self._waited / self.seconds if self.seconds else 0.0
+
+
+_overshoot: float | None = None
+
+
+def _idle_overshoot() -> float:
+    """How late a nap ends on this machine anyway (timer slack, scheduling): the least of a few."""
+    global _overshoot
+    if _overshoot is None:
+        late = []
+        for _ in range(5):
+            begun = time.perf_counter()
+            time.sleep(_NAP)
+            late.append(time.perf_counter() - begun - _NAP)
+        _overshoot = min(late)
+    return _overshoot

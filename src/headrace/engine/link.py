@@ -1,0 +1,88 @@
+"""A worker's link to its host: a socket for events and commands, the board for orders, the arena for bytes."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+from collections.abc import Callable
+from multiprocessing import reduction
+from typing import Any
+
+from headrace.cache.arena import Arena
+from headrace.coordinate.messages import Command, Event, Stop, decode_command, encoder
+from headrace.engine.board import Board, Claim
+
+LARGEST = 64 * 1024
+"""Bytes of one message; larger things go through the arena."""
+
+_PARENT_CHECK = 2000
+
+
+class Link:
+    """What a worker holds of its host. Made by the host, handed to the worker as it starts."""
+
+    def __init__(self, worker: int, ticket: int, arena: Arena, board: Board, sock: socket.socket) -> None:
+        self.worker = worker
+        self.ticket = ticket
+        """Tells a worker from the one that it replaced."""
+        self.arena = arena
+        self.board = board
+        self.sock = sock
+        self.parent = os.getpid()
+        self.stopped = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(self.__dict__)
+        state["sock"] = reduction.DupFd(self.sock.fileno())
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.sock = socket.socket(fileno=state["sock"].detach())
+
+    def attach(self) -> None:
+        """First thing in the worker."""
+        self.board.attach()
+        self.sock.setblocking(True)
+
+    def watch(self, on_command: Callable[[Command], None]) -> None:
+        """Listen for commands in a thread of its own; leave at once when the host is gone."""
+        threading.Thread(target=self._listen, args=(on_command,), name="headrace-link", daemon=True).start()
+
+    def _listen(self, on_command: Callable[[Command], None]) -> None:
+        poll = select.poll()
+        poll.register(self.sock, select.POLLIN)
+        while True:
+            if poll.poll(_PARENT_CHECK):
+                try:
+                    data = self.sock.recv(1 << 20)
+                except OSError:
+                    data = b""
+                if not data:
+                    os._exit(1)
+                command = decode_command(data)
+                if isinstance(command, Stop):
+                    self.stopped = True
+                on_command(command)
+            elif os.getppid() != self.parent:
+                os._exit(1)
+
+    def send(self, event: Event) -> None:
+        """Tell the host. A host that is gone ends this worker."""
+        try:
+            self.sock.send(encoder.encode(event))
+        except OSError:
+            os._exit(1)
+
+    def claim(self) -> Claim | None:
+        """The next order, waiting for one; None once stopped."""
+        while True:
+            self.board.wait()
+            if self.stopped:
+                self.board.wake(1)  # pass the wake-up on to the next thread or worker that has to stop
+                return None
+            claim = self.board.claim(self.ticket)
+            if claim is not None:
+                return claim

@@ -1,0 +1,96 @@
+"""A worker's pipeline for row orders: one thread claims and fetches, others prepare.
+
+The main thread prepares too, so user code runs where it expects to. How many threads prepare is the host's to
+say (``Threads``); whether user code can use more than one is measured here and reported.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from headrace.coordinate.messages import Command, Threads
+from headrace.engine.gil import GilProbe
+from headrace.engine.link import Link
+from headrace.engine.queues import Closed, TimedQueue
+from headrace.engine.rows import Fetched, RowStages
+from headrace.recipes.program import Program
+
+_MEASURE = 0.5
+"""Seconds of user code over which its hold on the interpreter lock is measured."""
+
+
+class RowPipeline:
+    """Runs row orders until told to stop."""
+
+    def __init__(self, link: Link, stages: RowStages, compile_program: Callable[[], Program], threads: int) -> None:
+        self._link = link
+        self._stages = stages
+        self._compile = compile_program
+        self._wanted = threads
+        self._running = 0
+        self._queue: TimedQueue[Fetched] = TimedQueue(max(1, threads))
+        self._lock = threading.Lock()
+
+    def on_command(self, command: Command) -> None:
+        """More or fewer preparing threads; fewer take effect as orders end."""
+        if isinstance(command, Threads):
+            self._wanted = command.count
+            self._queue.limit = max(1, command.count)
+            self._staff()
+
+    def _staff(self) -> None:
+        with self._lock:
+            while self._running < self._wanted - 1:
+                self._running += 1
+                threading.Thread(target=self._extra, name="headrace-prepare", daemon=True).start()
+
+    def serve(self) -> None:
+        """Work until stopped; call from the worker's main thread."""
+        threading.Thread(target=self._fetch, name="headrace-claim", daemon=True).start()
+        self._staff()
+        self._prepare(lambda: False)
+
+    def _extra(self) -> None:
+        self._prepare(self._too_many)
+
+    def _too_many(self) -> bool:
+        with self._lock:
+            if self._running > max(0, self._wanted - 1):
+                self._running -= 1
+                return True
+        return False
+
+    def _fetch(self) -> None:
+        try:
+            while True:
+                begun = time.perf_counter()
+                claim = self._link.claim()
+                if claim is None:
+                    break
+                waited = time.perf_counter() - begun
+                fetched = self._stages.fetch(self._stages.load(claim), claim)
+                fetched.spent.wait_order = waited
+                self._queue.put(fetched)
+        except Closed:
+            pass
+        finally:
+            self._queue.close()
+
+    def _prepare(self, leave: Callable[[], bool]) -> None:
+        program = self._compile()
+        measured: GilProbe | None = GilProbe() if getattr(program, "runs_user_code", False) else None
+        room = 0.0
+        while not leave():
+            try:
+                fetched, waited = self._queue.get()
+            except Closed:
+                return
+            fetched.spent.wait_fetch = waited
+            done = self._stages.prepare(fetched, program, measured)
+            if measured is not None and measured.seconds > _MEASURE:
+                done.spent.gil_held = measured.held
+                measured = None
+            done.spent.wait_room, room = self._queue.waited_put - room, self._queue.waited_put
+            self._link.send(done)

@@ -1,0 +1,65 @@
+"""A bounded queue that measures how long putting and getting block: waiting is the signal."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Closed(Exception):
+    """The queue was closed; nothing more comes or goes."""
+
+
+class TimedQueue(Generic[T]):
+    """First in, first out, at most ``limit`` items. ``waited_put`` and ``waited_get`` are seconds spent blocked."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._items: deque[T] = deque()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._closed = False
+        self.waited_put = 0.0
+        self.waited_get = 0.0
+
+    def put(self, item: T) -> float:
+        """Append an item, waiting for room; returns the seconds waited."""
+        waited = 0.0
+        with self._changed:
+            if len(self._items) >= self.limit and not self._closed:
+                begun = time.perf_counter()
+                while len(self._items) >= self.limit and not self._closed:
+                    self._changed.wait()
+                waited = time.perf_counter() - begun
+                self.waited_put += waited
+            if self._closed:
+                raise Closed
+            self._items.append(item)
+            self._changed.notify_all()
+        return waited
+
+    def get(self) -> tuple[T, float]:
+        """The oldest item and the seconds waited for it."""
+        waited = 0.0
+        with self._changed:
+            if not self._items and not self._closed:
+                begun = time.perf_counter()
+                while not self._items and not self._closed:
+                    self._changed.wait()
+                waited = time.perf_counter() - begun
+                self.waited_get += waited
+            if not self._items:
+                raise Closed
+            item = self._items.popleft()
+            self._changed.notify_all()
+        return item, waited
+
+    def close(self) -> None:
+        """Wake everybody up; ``put`` fails from now on, ``get`` once the queue is empty."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()

@@ -1,0 +1,45 @@
+"""The task of a recipe's workers: row orders, from storage to the slot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from headrace.cache.arena import Arena
+from headrace.core.layout import RowLayout
+from headrace.engine.board import Board
+from headrace.engine.link import Link
+from headrace.engine.pipeline import RowPipeline
+from headrace.engine.rows import Collator, RowStages
+from headrace.recipes.compile import compile_recipe
+from headrace.recipes.program import Program
+from headrace.recipes.recipe import Recipe
+
+
+@dataclass
+class RecipeTask:
+    """Prepare a recipe's samples as rows."""
+
+    recipe: Recipe
+    layout: RowLayout | None
+    cache: tuple[int, int] | None
+    """The arena's range for extents."""
+    caches_decoded: bool
+    threads: int = 1
+    collator: Collator | None = None
+    on_start: Callable[[Link], None] | None = None
+    """Run in each worker before its first order."""
+
+    def compile(self) -> Program:
+        """A program for one thread."""
+        return compile_recipe(self.recipe, caches_decoded=self.caches_decoded)
+
+    def stages(self, arena: Arena, board: Board) -> RowStages:
+        """The stages, for a worker or for the job's own process."""
+        return RowStages(self.recipe.source, arena, board, self.cache, self.layout, self.collator)
+
+    def start(self, link: Link) -> RowPipeline:
+        """Called in a worker as it starts."""
+        if self.on_start is not None:
+            self.on_start(link)
+        return RowPipeline(link, self.stages(link.arena, link.board), self.compile, self.threads)

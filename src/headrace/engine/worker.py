@@ -1,0 +1,134 @@
+"""A worker process: from its start to its end."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import cloudpickle
+
+from headrace.coordinate.messages import Command, Failed, Ready
+from headrace.engine.link import Link
+
+
+class Runner(Protocol):
+    """What a worker does with its orders."""
+
+    def on_command(self, command: Command) -> None:
+        """A command from the host, in the link's thread."""
+        ...
+
+    def serve(self) -> None:
+        """Run orders until stopped, in the main thread."""
+        ...
+
+
+class Task(Protocol):
+    """What a job's workers are to do. Inherited by a forked worker, cloudpickled to a spawned one."""
+
+    def start(self, link: Link) -> Runner:
+        """Set the worker up (seeds, ``worker_init_fn``) and return what runs its orders."""
+        ...
+
+
+class Portable:
+    """A task on its way to another process: lambdas and local functions survive."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+
+    def __reduce__(self) -> tuple[Callable[[bytes], Portable], tuple[bytes]]:
+        return _unpack, (cloudpickle.dumps(self.task),)
+
+
+def _unpack(data: bytes) -> Portable:
+    return Portable(pickle.loads(data))
+
+
+class RemoteError(Exception):
+    """Carries a worker's exception: its type and arguments where they survive pickling, its traceback as text."""
+
+    def __init__(self, error: BaseException, where: str) -> None:
+        self.error = error
+        self.text = "".join(traceback.format_exception(error))
+        self.where = where
+
+    def dumps(self) -> bytes:
+        """Pickled for the job that started the worker."""
+        kind = type(self.error)
+        for what in (kind, None):
+            try:
+                data = cloudpickle.dumps((what, kind.__name__, self.text, self.where))
+                pickle.loads(data)
+                return bytes(data)
+            except Exception:
+                continue
+        raise AssertionError("text always pickles")
+
+
+def rebuild(data: bytes) -> BaseException:
+    """The exception to raise in the job for one that a worker met: same type, the worker's traceback as text."""
+    kind, name, text, where = pickle.loads(data)
+    message = f"Caught {name} {where}.\nOriginal {text}"
+    if kind is None:
+        return RuntimeError(message)
+    if kind is KeyError:
+        # KeyError shows the repr of its argument, which would fold the traceback into one line.
+        return KeyErrorMessage(message)
+    try:
+        return kind(message)  # type: ignore[no-any-return]
+    except Exception:
+        return RuntimeError(message)
+
+
+class _Verbatim(str):
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def KeyErrorMessage(message: str) -> KeyError:  # noqa: N802
+    """A KeyError whose message prints as it is."""
+    return KeyError(_Verbatim(message))
+
+
+def worker_main(link: Link, portable: Portable, close: Sequence[int]) -> None:
+    """The body of a worker process."""
+    for fd in close:
+        # Ends of other workers' sockets, inherited by fork: while open here, their owners would not see EOF.
+        try:
+            os.close(fd)
+        except OSError:
+            pass
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the job's to handle; it stops its workers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    link.attach()
+    try:
+        runner = portable.task.start(link)
+    except BaseException as error:
+        link.send(Failed(RemoteError(error, f"in DataLoader worker process {link.worker}").dumps()))
+        return
+    link.watch(runner.on_command)
+    link.send(Ready(os.getpid()))
+    try:
+        runner.serve()
+    except BaseException as error:
+        link.send(Failed(RemoteError(error, f"in DataLoader worker process {link.worker}").dumps()))
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a link: messages keep their bounds and arrive whole."""
+    host, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for sock in (host, worker):
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            sock.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
+    return host, worker
+
+

@@ -1,0 +1,137 @@
+"""Slots: batches' memory, lent to workers, then to tensors, and back when those are gone."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from headrace.cache.arena import Arena
+from headrace.coordinate.coordinator import Slot
+from headrace.coordinate.messages import Order, encoder
+from headrace.core.layout import aligned
+
+
+@dataclass(eq=False)
+class HostSlot(Slot):
+    """A slot, and the areas in which the orders for its batch are written down."""
+
+    areas: list[tuple[int, int]] = field(default_factory=list)
+    cursor: int = 0
+
+
+class SlotPool:
+    """Allocates slots, and takes back those whose tensors were garbage-collected."""
+
+    def __init__(self, arena: Arena, nbytes: int, keep: int) -> None:
+        self._arena = arena
+        self.nbytes = nbytes
+        """Bytes of a new slot; 0: a worker finds out how many it takes."""
+        self._keep = keep
+        self._free: list[HostSlot] = []
+        self._released: deque[HostSlot] = deque()
+        self._leases: dict[HostSlot, Any] = {}
+        self.count = 0
+        self.on_free: Callable[[HostSlot], None] | None = None
+        """Called before a slot's memory is freed (page-locked memory has to be let go first)."""
+
+    def acquire(self) -> HostSlot:
+        """A free slot, or a new one."""
+        self.collect()
+        if self._free:
+            return self._free.pop()
+        slot = HostSlot(0, 0)
+        if self.nbytes:
+            slot.offset, slot.nbytes = self._arena.allocate(self.nbytes)
+        self.count += 1
+        return slot
+
+    def put_back(self, slot: HostSlot) -> None:
+        """Nobody uses this slot now. More than are useful are freed, so memory follows what the user keeps."""
+        while len(slot.areas) > 1:
+            self._arena.free(*slot.areas.pop(0))
+        slot.cursor = 0
+        stale = slot.nbytes < self.nbytes
+        if len(self._free) < self._keep and not stale:
+            self._free.append(slot)
+        else:
+            self.discard(slot)
+
+    def discard(self, slot: HostSlot) -> None:
+        """Free a slot's memory."""
+        for area in slot.areas:
+            self._arena.free(*area)
+        self._free_range(slot)
+        slot.areas, slot.nbytes = [], 0
+        self.count -= 1
+
+    def _free_range(self, slot: HostSlot) -> None:
+        if slot.nbytes:
+            if self.on_free is not None:
+                self.on_free(slot)
+            self._arena.free(slot.offset, slot.nbytes)
+
+    def fit(self, slot: HostSlot, nbytes: int) -> None:
+        """Make a free slot at least so large."""
+        if slot.nbytes < nbytes:
+            self._free_range(slot)
+            slot.offset, slot.nbytes = self._arena.allocate(nbytes)
+            self.nbytes = max(self.nbytes, nbytes)
+
+    def replace(self, slot: HostSlot, offset: int, nbytes: int) -> None:
+        """A worker needed a larger range for its result, and allocated it."""
+        self._free_range(slot)
+        self._arena.adopt(nbytes)
+        slot.offset, slot.nbytes = offset, nbytes
+
+    # -- orders -------------------------------------------------------------------------------------------
+
+    def write_orders(self, slot: HostSlot, orders: list[Order]) -> list[tuple[tuple[int, int], int, int]]:
+        """Write orders into the slot's area; where each lies: area, start, length."""
+        encoded = [encoder.encode(order) for order in orders]
+        needed = sum(aligned(len(data), 8) for data in encoded)
+        if not slot.areas or slot.cursor + needed > slot.areas[-1][1]:
+            slot.areas.append(self._arena.allocate(max(needed * 2, 4096)))
+            slot.cursor = 0
+        area = slot.areas[-1]
+        buffer = memoryview(self._arena.map(*area))
+        places = []
+        for data in encoded:
+            buffer[slot.cursor : slot.cursor + len(data)] = data
+            places.append((area, slot.cursor, len(data)))
+            slot.cursor += aligned(len(data), 8)
+        return places
+
+    # -- leases -------------------------------------------------------------------------------------------
+
+    def lease(self, slot: HostSlot) -> Any:
+        """The slot's memory as an object that arrays can be made over. When the last of them is gone, the slot
+        comes back by itself."""
+        mapped = self._arena.map(slot.offset, slot.nbytes)
+        buffer = _buffer_type(slot.nbytes).from_buffer(mapped)
+        # The callback may run in any thread and at any point, so it only takes a note.
+        released = self._released
+        self._leases[slot] = weakref.ref(buffer, lambda _: released.append(slot))
+        return buffer
+
+    def collect(self) -> None:
+        """Take released slots back."""
+        while self._released:
+            slot = self._released.popleft()
+            del self._leases[slot]
+            self.put_back(slot)
+
+    @property
+    def leased(self) -> int:
+        """Slots that the user's tensors keep."""
+        return len(self._leases) - len(self._released)
+
+
+@functools.lru_cache(maxsize=256)
+def _buffer_type(nbytes: int) -> Any:
+    # A subclass, because plain ctypes arrays cannot be weakly referenced.
+    return type("Lease", (ctypes.c_char * nbytes,), {})

@@ -1,0 +1,172 @@
+"""Worker processes: start, watch, replace, stop."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.cache.arena import Arena
+from headrace.coordinate.messages import Command, Event, Stop, decode_event, encoder
+from headrace.engine.board import Board
+from headrace.engine.link import Link
+from headrace.engine.worker import Portable, Task, socket_pair, worker_main
+
+
+@dataclass(eq=False)
+class Worker:
+    """A worker process as its host sees it."""
+
+    id: int
+    ticket: int
+    process: Any
+    sock: socket.socket
+    pidfd: int
+    pid: int
+
+    def how_it_ended(self) -> str:
+        """How the process ended, for people."""
+        code = self.process.exitcode
+        if code is None:
+            return f"worker {self.id} (pid {self.pid}) closed its link"
+        if code < 0:
+            try:
+                name = signal.Signals(-code).name
+            except ValueError:
+                name = f"signal {-code}"
+            hint = ", perhaps by the out-of-memory killer" if name == "SIGKILL" else ""
+            return f"worker {self.id} (pid {self.pid}) was killed by {name}{hint}"
+        return f"worker {self.id} (pid {self.pid}) exited with status {code}"
+
+
+class Workers:
+    """The worker processes of one host."""
+
+    def __init__(self, task: Task, context: Any, arena: Arena, board: Board) -> None:
+        self._task = Portable(task)
+        self._context = context
+        self._arena, self._board = arena, board
+        self._poll = select.poll()
+        self._by_fd: dict[int, Worker] = {}
+        self.all: dict[int, Worker] = {}
+        """By worker id."""
+        self._tickets = 0
+
+    def start(self, worker_id: int) -> Worker:
+        """Start one worker process."""
+        ours, theirs = socket_pair()
+        link = Link(worker_id, self._tickets, self._arena, self._board, theirs)
+        close: list[int] = []
+        if self._context.get_start_method() == "fork":
+            close = [worker.sock.fileno() for worker in self.all.values()] + [ours.fileno()]
+        process = self._context.Process(
+            target=worker_main, args=(link, self._task, close), name=f"headrace-worker-{worker_id}", daemon=True
+        )
+        try:
+            process.start()
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
+        worker = Worker(worker_id, self._tickets, process, ours, pidfd, process.pid)
+        self._tickets += 1
+        self.all[worker_id] = worker
+        for fd in (ours.fileno(), pidfd):
+            self._by_fd[fd] = worker
+            self._poll.register(fd, select.POLLIN)
+        return worker
+
+    def wait(self, timeout: float | None) -> tuple[list[tuple[Worker, Event]], list[Worker]]:
+        """Wait for something to happen: the events that arrived, and the workers that died."""
+        ready = self._poll.poll(None if timeout is None else max(0, int(timeout * 1000 + 0.999)))
+        events: list[tuple[Worker, Event]] = []
+        dead: list[Worker] = []
+        for fd, _ in ready:
+            worker = self._by_fd[fd]
+            gone = fd == worker.pidfd
+            ended = False
+            # Everything that a worker said before it died still counts.
+            for message in _receive(worker.sock):
+                if message:
+                    events.append((worker, decode_event(message)))
+                else:
+                    ended = True
+            if (gone or ended) and worker not in dead:
+                dead.append(worker)
+        return events, dead
+
+    def send(self, worker: Worker, command: Command) -> None:
+        """Tell a worker; one that is gone is noticed elsewhere."""
+        with contextlib.suppress(OSError):
+            worker.sock.setblocking(True)
+            worker.sock.send(encoder.encode(command))
+        with contextlib.suppress(OSError):
+            worker.sock.setblocking(False)
+
+    def bury(self, worker: Worker) -> None:
+        """Forget a dead worker (and make sure that it is dead)."""
+        if worker.process.is_alive():
+            worker.process.join(0.5)
+            if worker.process.is_alive():
+                worker.process.kill()
+        worker.process.join()
+        self._forget(worker)
+
+    def _forget(self, worker: Worker) -> None:
+        for fd in (worker.sock.fileno(), worker.pidfd):
+            self._poll.unregister(fd)
+            del self._by_fd[fd]
+        worker.sock.close()
+        os.close(worker.pidfd)
+        if self.all.get(worker.id) is worker:
+            del self.all[worker.id]
+
+    def stop(self, patience: float) -> None:
+        """Stop all workers: politely, then, after ``patience`` seconds, not."""
+        workers = list(self.all.values())
+        for worker in workers:
+            with contextlib.suppress(OSError):
+                worker.sock.send(encoder.encode(Stop()))
+        with contextlib.suppress(OSError):
+            self._board.wake(len(workers) + 1)
+        deadline = time.monotonic() + patience
+        for act in (None, "terminate", "kill"):
+            for worker in workers:
+                if act is not None and worker.process.is_alive():
+                    getattr(worker.process, act)()
+            for worker in workers:
+                self._drain_until_gone(worker, deadline)
+            deadline = time.monotonic() + 1.0
+        for worker in workers:
+            worker.process.join()
+            self._forget(worker)
+
+    def _drain_until_gone(self, worker: Worker, deadline: float) -> None:
+        # A worker that is sending its last event must not block on a full socket while we wait for it.
+        while worker.process.is_alive() and time.monotonic() < deadline:
+            for _ in _receive(worker.sock):
+                pass
+            worker.process.join(0.02)
+
+
+def _receive(sock: socket.socket) -> Iterator[bytes]:
+    """Messages that are there now; an empty one last if the other end is closed."""
+    while True:
+        try:
+            message = sock.recv(1 << 20)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            message = b""
+        yield message
+        if not message:
+            return

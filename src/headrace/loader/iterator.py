@@ -1,0 +1,105 @@
+"""One epoch of a loader, batch by batch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.errors import LoaderClosed
+from headrace.loader.sessions import SKIPPED, Session
+
+if TYPE_CHECKING:
+    from headrace.loader.dataloader import DataLoader
+
+
+class EpochIterator(Iterator[Any]):
+    """What ``iter(loader)`` returns. It keeps its loader alive, and cleans up after itself when dropped."""
+
+    def __init__(
+        self, loader: DataLoader, session: Session, *, seed: int, epoch: int, steps: int | None
+    ) -> None:
+        """``steps``: batches to come, where that is known."""
+        self._loader = loader
+        self._session: Session | None = session
+        self._seed, self._epoch = seed, epoch
+        self._left = steps
+        self._yielded = 0
+        self._promised = loader._IterableDataset_len_called
+
+    def __iter__(self) -> EpochIterator:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        """The next batch."""
+        loader = self._loader
+        while True:
+            if loader._closed:
+                raise LoaderClosed("the loader was closed; make a new one")
+            session = self._session
+            found = None
+            if session is not None and self._left != 0:
+                found = self._ask(session)
+            if found is None:
+                self._end()
+                raise StopIteration
+            drawn, value = found
+            loader._delivered(self._session, self._seed, drawn)
+            if value is not SKIPPED:
+                self._yielded += 1
+                self._check_promise()
+                return value
+
+    def _ask(self, session: Session) -> tuple[Any, Any] | None:
+        timeout = self._loader.timeout
+        try:
+            found = session.next(timeout or None)
+        except TimeoutError:
+            raise RuntimeError(f"DataLoader timed out after {timeout} seconds") from None
+        except KeyboardInterrupt:
+            # Whatever was under way is undefined now; a new iteration starts afresh.
+            self._break()
+            raise
+        except BaseException:
+            if session.closed:
+                self._break()
+            elif self._left is not None:
+                self._left -= 1
+            raise
+        if self._left is not None:
+            self._left -= 1
+        return found
+
+    def _end(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._loader._epoch_over(self._epoch)
+            self._loader._over(self, session, whole=True)
+
+    def _break(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            self._loader._over(self, session, whole=False, broken=True)
+
+    def _check_promise(self) -> None:
+        if self._promised is None or self._yielded <= self._promised:
+            return
+        text = (
+            f"Length of IterableDataset {self._loader.dataset} was reported to be {self._promised}"
+            f"(when accessing len(dataloader)), but {self._yielded} samples have been fetched. "
+        )
+        if self._loader.num_workers > 0:
+            text += (
+                "Every worker reads the whole dataset unless the dataset divides the work: "
+                "see torch.utils.data.get_worker_info."
+            )
+        warnings.warn(text, stacklevel=3)
+
+    def __del__(self) -> None:
+        session = getattr(self, "_session", None)
+        if session is not None:
+            self._session = None
+            self._loader._over(self, session, whole=False)

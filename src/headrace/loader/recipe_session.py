@@ -1,0 +1,231 @@
+"""The session of a recipe: rows prepared by all workers together."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pickle
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.cache.arena import Arena
+from headrace.coordinate.coordinator import Batch, Draws
+from headrace.coordinate.messages import Order, OrderDone
+from headrace.core.errors import BadSample, HeadraceError, SampleError, TooManyBadSamples
+from headrace.core.forms import Form
+from headrace.core.layout import RowLayout
+from headrace.core.memory import usable_cpus
+from headrace.engine.board import Board, Claim
+from headrace.engine.rows import Faults
+from headrace.engine.task import RecipeTask
+from headrace.engine.worker import RemoteError
+from headrace.host.embedded import ProcessHost
+from headrace.loader.codec import SlotMemory, encode
+from headrace.loader.objects import begin_worker
+from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
+from headrace.loader.wrap import RowWrapper, close_gaps, fill_gaps
+from headrace.planning import Staff, staff
+from headrace.recipes.compile import compile_recipe
+from headrace.recipes.recipe import Recipe
+
+_PROBES = 16
+"""Samples tried, at most, to find out how samples look."""
+
+
+def rows_per_order(batch_size: int, hands: int) -> int:
+    """Rows of an order: enough of them to be worth a message, few enough that all hands share each batch."""
+    return max(4, min(64, -(-batch_size // (2 * hands))))
+
+
+class RecipeSession(Hosted):
+    """A recipe's rows, prepared by all workers together, straight into the slot."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        batch_size: int | None,
+        budgets: dict[Form, int],
+        num_workers: int,
+        own_number: bool,
+        ahead: int | None,
+        in_order: bool,
+        context: Any,
+        book: ErrorBook,
+        pin: bool,
+        collate_fn: Callable[[Any], Any] | None,
+        worker_init_fn: Callable[[int], None] | None,
+        base_seed: int,
+    ) -> None:
+        """``own_number``: the user chose ``num_workers``. ``batch_size=None``: samples one by one."""
+        self._recipe = recipe
+        self._batched = batch_size is not None
+        self._own = num_workers if own_number else None
+        self._book = book
+        caches_decoded = budgets[Form.DECODED] > 0
+        program = compile_recipe(recipe, caches_decoded=caches_decoded)
+        self._user_code = bool(getattr(program, "runs_user_code", False))
+        self._staff = staff(usable_cpus(), self._own, -1.0 if self._user_code else None)
+        if not own_number and num_workers > 0:
+            num_workers = self._staff.processes
+        hands = max(1, num_workers * self._staff.threads)
+        size = batch_size or 1
+        parts = HostParts.build(len(recipe.source), budgets)
+        collator = RecipeCollator(collate_fn, book.rule) if collate_fn is not None else None
+        self._layout = None if collator is not None else program.layout
+        self._wrapper = RowWrapper(self._layout, batched=self._batched) if self._layout else None
+        on_start = None
+        if worker_init_fn is not None:
+            on_start = functools.partial(_start_recipe_worker, num_workers, base_seed, worker_init_fn)
+        task = RecipeTask(
+            recipe, self._layout, parts.cache, caches_decoded, self._staff.threads, collator, on_start
+        )
+        rows = None if collator is not None else rows_per_order(size, hands)
+        if ahead is None:
+            ahead = 2 * num_workers if rows is None else max(2, -(-2 * hands * rows // size) + 1)
+        run = None
+        if num_workers == 0:
+            stages = task.stages(parts.arena, parts.board)
+
+            def run(order: Order) -> OrderDone:
+                with _own_randomness(self._user_code):
+                    return stages.prepare(stages.fetch(order, None), program)
+
+        self._collated = collator is not None
+        self.host = make_host(
+            parts,
+            rows=rows,
+            nbytes=self._layout.nbytes(size) if self._layout else 0,
+            ahead=max(1, ahead),
+            in_order=in_order,
+            workers=num_workers,
+            task=task,
+            context=context,
+            run=run,
+        )
+        if self._layout is not None:
+            self.host.bytes_for = self._layout.nbytes
+        self._pin(pin)
+
+    @property
+    def workers(self) -> Staff:
+        """Processes and threads at work."""
+        return self._staff
+
+    def begin(self, draws: Draws, following: Callable[[], Draws] | None) -> None:
+        """See ``Session``. Finds out how samples look where only user code can say."""
+        if self._layout is None and not self._collated:
+            self._discover(draws.seed)
+        super().begin(draws, following)
+
+    def _discover(self, seed: int) -> None:
+        faults: list[BadSample] = []
+        for index in range(min(_PROBES, len(self._recipe.source))):
+            order = Order(-1, 0, 0, 1, 0, seed, 0, 0, np.array([index], np.int64).tobytes())
+            done = self.host.probe(order)
+            if done.result:
+                layout: RowLayout = pickle.loads(done.result)
+                self._layout = layout
+                self._wrapper = RowWrapper(layout, batched=self._batched)
+                self.host.layout = done.result
+                self.host.bytes_for = layout.nbytes
+                return
+            for _, reason, trace in done.faults:
+                faults.append(BadSample(index, self._recipe.source.name(index), reason, 0, trace))
+        if faults:
+            raise SampleError(faults[0]) if self._book.rule == "raise" else TooManyBadSamples(faults, 0)
+        raise HeadraceError(f"{self._recipe!r} gives samples that cannot be laid out as arrays; pass collate=")
+
+    def next(self, timeout: float | None) -> tuple[Any, Any] | None:
+        """See ``Session``."""
+        batch = self.host.next_batch(timeout)
+        if self._user_code and self.host.totals.gil_held >= 0:
+            self._adapt()
+        if batch is None:
+            return None
+        return batch.drawn, self._value(batch)
+
+    def _adapt(self) -> None:
+        """Once it is known whether user code holds the interpreter lock: more threads, or more processes."""
+        self._user_code = False
+        host = self.host
+        if not isinstance(host, ProcessHost):
+            return
+        wanted = staff(usable_cpus(), self._own, host.totals.gil_held)
+        for _ in range(wanted.processes - self._staff.processes):
+            host.add_worker()
+        if wanted.threads != self._staff.threads:
+            host.set_threads(wanted.threads)
+        self._staff = wanted
+
+    def _value(self, batch: Batch) -> Any:
+        if self._collated:
+            return collated_value(batch, self._book, self._lease, self._give_back)
+        assert self._layout is not None and self._wrapper is not None
+        rows = good = len(batch.drawn.indices)
+        try:
+            bad = self._book.note(batch)
+        except HeadraceError:
+            self._give_back(batch)
+            raise
+        lease = self._lease(batch)
+        if bad:
+            views = self._layout.views(lease, rows)
+            if self._book.rule == "skip":
+                good = close_gaps(views, bad, rows)
+            elif not fill_gaps(views, bad, rows):
+                good = 0
+            if not good:
+                return SKIPPED
+        return self._wrapper.wrap(lease, rows, good)
+
+
+def _start_recipe_worker(num_workers: int, base_seed: int, init: Callable[[int], None], link: Any) -> None:
+    begin_worker(link.worker, num_workers, base_seed, None, init)
+
+
+@contextlib.contextmanager
+def _own_randomness(user_code: bool) -> Iterator[None]:
+    """User code that runs in the job's own process must not disturb the job's random numbers."""
+    if not user_code:
+        yield
+        return
+    saved = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(saved[0])
+        np.random.set_state(saved[1])  # noqa: NPY002
+        torch.set_rng_state(saved[2])
+
+
+@dataclass
+class RecipeCollator:
+    """A recipe's samples through the user's own collate function, in the worker."""
+
+    collate_fn: Callable[[Any], Any]
+    on_error: str
+
+    def __call__(
+        self, arena: Arena, board: Board, order: Order, claim: Claim | None, samples: list[Any], faults: Faults
+    ) -> OrderDone:
+        """See ``Collator``."""
+        done = OrderDone(order.id, [])
+        good = [sample for row, sample in enumerate(samples) if row not in faults]
+        if faults and (self.on_error == "raise" or not good):
+            return done
+        if faults and self.on_error == "substitute":
+            good = [s if r not in faults else good[r % len(good)] for r, s in enumerate(samples)]
+        memory = SlotMemory(arena, board, order, claim)
+        try:
+            done.result = encode(self.collate_fn(good), memory)
+        except Exception as error:
+            done.error = RemoteError(error, "in collate").dumps()
+        if memory.moved:
+            done.slot_offset, done.slot_bytes = memory.offset, memory.nbytes
+        return done

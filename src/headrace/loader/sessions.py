@@ -1,0 +1,205 @@
+"""Sessions: what prepares a loader's batches, one kind for each kind of dataset.
+
+A session owns a host (its workers and memory) and turns delivered batches into what the user sees. It can run
+one epoch after another, and is told of the next one early, so that its first batches are prepared while the
+present one ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from headrace.cache.arena import Arena
+from headrace.coordinate.coordinator import Batch, Coordinator, Draws
+from headrace.coordinate.directory import Directory
+from headrace.coordinate.messages import Order, OrderDone
+from headrace.core.errors import BadSample, SampleError, TooManyBadSamples
+from headrace.core.forms import CACHEABLE, Form
+from headrace.engine.board import Board
+from headrace.engine.worker import rebuild
+from headrace.host.embedded import Host, InlineHost, ProcessHost
+from headrace.host.slots import HostSlot, SlotPool
+from headrace.loader.codec import decode
+from headrace.loader.pinning import Pinner
+
+
+class _Skipped:
+    """Stands for a batch none of whose samples could be prepared."""
+
+
+SKIPPED = _Skipped()
+
+
+class Session(Protocol):
+    """Prepares and hands out batches."""
+
+    def begin(self, draws: Draws, following: Callable[[], Draws] | None) -> None:
+        """Start an epoch; ``following`` makes the draws of the next one, to be prepared ahead."""
+        ...
+
+    def next(self, timeout: float | None) -> tuple[Any, Any] | None:
+        """What was drawn and the batch made of it; None at the end of the draws."""
+        ...
+
+    def abandon(self) -> None:
+        """The epoch is left before its end."""
+        ...
+
+    def close(self) -> None:
+        """Stop workers and free memory."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether it is over with this session."""
+        ...
+
+
+class ErrorBook:
+    """Bad samples, by the user's rule for them."""
+
+    def __init__(self, rule: str, budget: int, name: Callable[[int], str]) -> None:
+        self.rule = rule
+        self._budget = budget
+        self._name = name
+        self.bad: dict[int, BadSample] = {}
+
+    def note(self, batch: Batch) -> list[int]:
+        """Write a batch's faults down; returns its bad rows. Raises where the rule or the budget says so."""
+        if not batch.faults:
+            return []
+        for row, reason, trace in batch.faults:
+            index = int(batch.drawn.indices[row])
+            sample = BadSample(index, self._name(index), reason, batch.drawn.epoch, trace)
+            if self.rule == "raise":
+                raise SampleError(sample)
+            self.bad.setdefault(index, sample)
+        if len(self.bad) > self._budget:
+            raise TooManyBadSamples(list(self.bad.values()), self._budget)
+        return [row for row, _, _ in batch.faults]
+
+
+@dataclass
+class HostParts:
+    """What every host is built from."""
+
+    arena: Arena
+    board: Board
+    directory: Directory
+    cache: tuple[int, int] | None
+
+    @classmethod
+    def build(cls, samples: int, budgets: dict[Form, int]) -> HostParts:
+        """An arena with a board, and room for the cache."""
+        arena = Arena()
+        board = Board(arena)
+        total = sum(budgets.values())
+        cache = None
+        if total:
+            cache = arena.allocate(total, reserve=False)
+            at = cache[0]
+            for form in CACHEABLE:
+                board.set_cache(form, at, budgets[form] // 64 * 64)
+                at += budgets[form] // 64 * 64
+        return cls(arena, board, Directory(samples, budgets), cache)
+
+
+class Hosted:
+    """What sessions with a host share."""
+
+    host: Host
+    _pinner: Pinner | None = None
+
+    def begin(self, draws: Draws, following: Callable[[], Draws] | None) -> None:
+        """See ``Session``."""
+        self.host.coordinator.feed(draws)
+        if following is not None:
+            self.host.coordinator.feed(following())
+
+    def follow(self, draws: Draws) -> None:
+        """The epoch now beginning is already fed; feed the one after."""
+        self.host.coordinator.feed(draws)
+
+    def abandon(self) -> None:
+        """See ``Session``."""
+        self.host.abandon()
+
+    def close(self) -> None:
+        """See ``Session``."""
+        if self._pinner is not None:
+            self._pinner.close()
+        self.host.close()
+
+    @property
+    def closed(self) -> bool:
+        """See ``Session``."""
+        return self.host.closed
+
+    def _give_back(self, batch: Batch) -> None:
+        assert isinstance(batch.slot, HostSlot)
+        self.host.slots.put_back(batch.slot)
+
+    def _lease(self, batch: Batch) -> Any:
+        assert isinstance(batch.slot, HostSlot)
+        if self._pinner is not None:
+            self._pinner.pin(batch.slot)
+        return self.host.slots.lease(batch.slot)
+
+    def _pin(self, wanted: bool) -> None:
+        if wanted:
+            self._pinner = Pinner(self.host.arena)
+            self.host.slots.on_free = self._pinner.release
+
+
+def make_host(
+    parts: HostParts,
+    *,
+    rows: int | None,
+    nbytes: int,
+    ahead: int,
+    in_order: bool,
+    workers: int,
+    task: Any,
+    context: Any,
+    run: Callable[[Order], OrderDone] | None = None,
+    pinned_orders: bool = False,
+) -> Any:
+    coordinator = Coordinator(parts.directory, rows_per_order=rows, in_order=in_order)
+    slots = SlotPool(parts.arena, nbytes, keep=ahead + 1)
+    if run is not None:
+        return InlineHost(parts.arena, parts.board, coordinator, slots, run)
+    return ProcessHost(
+        parts.arena,
+        parts.board,
+        coordinator,
+        slots,
+        ahead=ahead,
+        task=task,
+        workers=workers,
+        context=context,
+        pinned_orders=pinned_orders,
+    )
+
+
+def collated_value(
+    batch: Batch, book: ErrorBook, lease: Callable[[Batch], Any], give_back: Callable[[Batch], None]
+) -> Any:
+    """The batch that a worker collated, or the exception that it met."""
+    done = batch.done
+    try:
+        if done is not None and done.error:
+            raise rebuild(done.error)
+        book.note(batch)
+        if done is None or not done.result:
+            give_back(batch)
+            return SKIPPED
+    except BaseException:
+        give_back(batch)
+        raise
+    if not batch.slot.nbytes:
+        value = decode(done.result, None)
+        give_back(batch)
+        return value
+    return decode(done.result, lease(batch))

@@ -1,0 +1,32 @@
+"""How many processes prepare, and with how many threads each."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+_THREADS = 4
+"""Threads in one process, at most: what runs between native calls still takes turns at the interpreter lock."""
+_HELD = 0.4
+"""User code that holds the lock for more than this share of its time gains nothing from a second thread."""
+
+
+class Staff(NamedTuple):
+    """Worker processes, and preparing threads in each."""
+
+    processes: int
+    threads: int
+
+
+def staff(cpus: int, processes: int | None = None, held: float | None = None) -> Staff:
+    """The staff for ``cpus`` CPUs. ``processes``: the user's own number, which is obeyed.
+
+    ``held`` is the measured share of time for which user code holds the interpreter lock: None when there is
+    no user code, negative while it is not known yet.
+    """
+    wanted = processes if processes is not None else min(cpus, max(2, -(-cpus // _THREADS)))
+    wanted = max(1, wanted)
+    if held is None or 0 <= held <= _HELD:
+        return Staff(wanted, max(1, min(_THREADS, cpus // wanted)))
+    if held < 0:
+        return Staff(wanted, 1)
+    return Staff(wanted if processes is not None else max(wanted, cpus), 1)

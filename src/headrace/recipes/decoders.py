@@ -1,0 +1,145 @@
+"""From encoded to decoded: one class for each kind of decode step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core import random
+from headrace.recipes.calls import Call
+from headrace.recipes.image import kernels
+from headrace.recipes.image.ops import Decode
+from headrace.recipes.image.stages import Scratch
+from headrace.recipes.order import Batch, Order
+from headrace.recipes.spin import SyntheticDecode
+
+DECODING = -1
+"""The position of decode among the steps, for the key of its random numbers."""
+
+
+class Decoder(Protocol):
+    """Decodes the rows of an order."""
+
+    def run(self, order: Order, blobs: list[Any], keep: Sequence[int]) -> Batch:
+        """The decoded value of each row; those of rows ``keep`` will be cached, best in reserved memory."""
+        ...
+
+
+class ImageDecoder:
+    """Images: JPEG by the native kernel, everything else by OpenCV.
+
+    ``lazy``: the stage that follows reads JPEG bytes itself, and only the part of the image that it needs.
+    ``fresh``: values outlive the order.
+    """
+
+    def __init__(self, step: Decode, *, lazy: bool, fresh: bool) -> None:
+        self._step = step
+        self._lazy = lazy
+        self._fresh = fresh
+        self._channels = step.size.channels or 3
+        self._workspace = kernels.Workspace()
+        self._scratch = Scratch()
+
+    def run(self, order: Order, blobs: list[Any], keep: Sequence[int]) -> Batch:
+        """Arrays, or JPEG bytes where these may stay."""
+        infos = kernels.probe_many(blobs)
+        values: list[Any] = list(blobs)
+        jpeg = infos[:, 0] == 0
+        large = infos[:, 1].astype(np.int64) * infos[:, 2] > self._step.max_pixels
+        for row in np.flatnonzero(jpeg & large).tolist():
+            try:
+                self._step.check(int(infos[row, 1]), int(infos[row, 2]))
+            except ValueError as error:
+                order.fault(row, error)
+                jpeg[row] = False
+        if not jpeg.all():
+            for row in np.flatnonzero(~jpeg).tolist():
+                if not order.failed(row):
+                    self._other(order, row, values)
+        now = [row for row in (keep if self._lazy else range(order.size)) if jpeg[row]]
+        if now:
+            self._jpegs(order, now, values, infos, set(keep))
+            jpeg[now] = False
+        return Batch(values, jpeg if jpeg.any() else None, infos)
+
+    def _other(self, order: Order, row: int, values: list[Any]) -> None:
+        try:
+            values[row] = kernels.decode_any(
+                values[row],
+                mode="RGB" if self._step.mode == "RGB" else "GRAY",
+                max_pixels=self._step.max_pixels,
+            )
+        except Exception as error:
+            order.fault(row, error)
+
+    def _jpegs(
+        self, order: Order, rows: list[int], values: list[Any], infos: NDArray[np.int32], keep: set[int]
+    ) -> None:
+        """Whole JPEG images, straight into the memory where they will be cached, or into scratch."""
+        shapes = [(int(infos[row, 2]), int(infos[row, 1]), self._channels) for row in rows]
+        outs: list[Any] = [None] * len(rows)
+        kept = [at for at, row in enumerate(rows) if row in keep]
+        if kept:
+            room = order.work.reserve([(shapes[at], "uint8") for at in kept])
+            for at, array in zip(kept, room, strict=True):
+                outs[at] = np.empty(shapes[at], np.uint8) if array is None else array
+        rest = [at for at in range(len(rows)) if outs[at] is None]
+        wanted = [shapes[at] for at in rest]
+        memory = (
+            [np.empty(shape, np.uint8) for shape in wanted] if self._fresh else self._scratch.take(wanted)
+        )
+        for at, array in zip(rest, memory, strict=True):
+            outs[at] = array
+        blobs = [values[row] for row in rows]
+        limit = self._step.max_pixels
+        status = kernels.decode_many(self._workspace, blobs, None, outs, max_pixels=limit)
+        for at, row in enumerate(rows):
+            if status[at]:
+                order.fault(row, kernels.status_text(int(status[at]), blobs[at]))
+            else:
+                values[row] = outs[at]
+                if row in keep:
+                    order.work.kept[order.row(row)] = outs[at]
+
+
+class CallDecoder:
+    """A user's callable, on the bytes of each sample."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    def run(self, order: Order, blobs: list[Any], keep: Sequence[int]) -> Batch:
+        """Whatever the callable returns."""
+        values: list[Any] = [None] * order.size
+        for row, blob in enumerate(blobs):
+            try:
+                data = blob if isinstance(blob, bytes) else bytes(blob)
+                work = order.work
+                self._call.seed(random.key(work.seed, work.epoch, DECODING, int(order.indices[row])))
+                values[row] = self._call(data)
+            except Exception as error:
+                order.fault(row, error)
+        return Batch(values)
+
+
+class SyntheticDecoder:
+    """``synthetic.decode``."""
+
+    def __init__(self, step: SyntheticDecode, shape: tuple[int, ...] | None) -> None:
+        self._step = step
+        self._shape = shape
+
+    def run(self, order: Order, blobs: list[Any], keep: Sequence[int]) -> Batch:
+        """Arrays made of the bytes."""
+        return Batch([self._step(blob, self._shape) for blob in blobs])
+
+
+class NoDecoder:
+    """No decode step: the value is the bytes."""
+
+    def run(self, order: Order, blobs: list[Any], keep: Sequence[int]) -> Batch:
+        """The bytes, as an object of their own."""
+        return Batch([blob if isinstance(blob, bytes) else bytes(blob) for blob in blobs])

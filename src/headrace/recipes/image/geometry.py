@@ -1,0 +1,273 @@
+"""Crops, resizes and flips: steps that fold into one view of the source image."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from headrace.core.errors import OptionError
+from headrace.recipes.image.rowspec import INTERPOLATIONS
+from headrace.recipes.image.view import View
+from headrace.recipes.op import Draw, Op, Size, as_size, check_probability, check_range
+
+
+class Geometry(Op):
+    """A step that moves pixels along the axes and makes no new ones but by resampling or padding."""
+
+    resamples: ClassVar[bool] = False
+
+    @property
+    def pads(self) -> bool:
+        """Whether fill may be added, so that no resampling can be folded in after it."""
+        return False
+
+    def shape(self, size: Size) -> Size:
+        """The size that comes out, as far as it is known, for the size that goes in."""
+        return size
+
+    def fold(self, view: View, draw: Draw) -> None:
+        """Apply the step to the views of an order's rows."""
+        raise NotImplementedError
+
+
+def _check_interpolation(op: str, name: str) -> None:
+    if name not in INTERPOLATIONS:
+        raise OptionError(f"{op}(interpolation={name!r}): expected one of {', '.join(INTERPOLATIONS)}")
+
+
+@dataclass(frozen=True)
+class Resize(Geometry):
+    """See ``resize``."""
+
+    size: int | tuple[int, int]
+    interpolation: str = "bilinear"
+    max_size: int | None = None
+    shows: ClassVar[str] = "resize"
+    resamples: ClassVar[bool] = True
+
+    def shape(self, size: Size) -> Size:
+        """Fixed for a pair; for one number known only where the input is."""
+        if not isinstance(self.size, int):
+            return Size(self.size[0], self.size[1], size.channels)
+        if size.height is None or size.width is None:
+            return Size(None, None, size.channels)
+        height, width = self._sides(np.array([size.height]), np.array([size.width]))
+        return Size(int(height[0]), int(width[0]), size.channels)
+
+    def _sides(self, height: Any, width: Any) -> tuple[Any, Any]:
+        assert isinstance(self.size, int)
+        short, long = np.minimum(height, width), np.maximum(height, width)
+        # Truncated, not rounded: torchvision's int(size * long / short).
+        new_short, new_long = np.full(len(short), float(self.size)), np.floor(self.size * long / short)
+        if self.max_size is not None:
+            over = new_long > self.max_size
+            new_short = np.where(over, np.floor(self.max_size * new_short / new_long), new_short)
+            new_long = np.where(over, self.max_size, new_long)
+        tall = height > width
+        return np.where(tall, new_long, new_short), np.where(tall, new_short, new_long)
+
+    def fold(self, view: View, draw: Draw) -> None:
+        """Resample the whole current image."""
+        if isinstance(self.size, int):
+            view.resize(*self._sides(view.y.size, view.x.size))
+        else:
+            view.resize(*self.size)
+
+
+def resize(
+    size: int | tuple[int, int], *, interpolation: str = "bilinear", max_size: int | None = None
+) -> Resize:
+    """Resample. One number is the shorter side, the ratio kept; a pair is (height, width).
+
+    ``interpolation``: ``"bilinear"`` is fastest; JPEG images are read at a half, a quarter or an eighth of their
+    size where that suffices, which also smooths. ``"area"`` averages all pixels; ``"nearest"``, ``"cubic"`` and
+    ``"lanczos"`` are as in OpenCV. ``max_size``: with one number as size, the longer side is at most this.
+    """
+    _check_interpolation("resize", interpolation)
+    pair = as_size("resize", size)
+    if max_size is not None and (not isinstance(size, int) or max_size <= size):
+        raise OptionError(
+            f"resize({size!r}, max_size={max_size}): needs one number as size, less than max_size"
+        )
+    return Resize(size if isinstance(size, int) else pair, interpolation, max_size)
+
+
+@dataclass(frozen=True)
+class CenterCrop(Geometry):
+    """See ``center_crop``."""
+
+    height: int
+    width: int
+    shows: ClassVar[str] = "center_crop"
+
+    @property
+    def pads(self) -> bool:
+        """Smaller images are padded."""
+        return True
+
+    def shape(self, size: Size) -> Size:
+        """Always that of the crop."""
+        return Size(self.height, self.width, size.channels)
+
+    def fold(self, view: View, draw: Draw) -> None:
+        """Crop the middle; where the image is smaller, pad it evenly with black first."""
+        for axis, length in ((view.x, self.width), (view.y, self.height)):
+            missing = np.maximum(length - axis.size, 0)
+            if missing.any():
+                axis.pad(np.floor(missing / 2), np.floor((missing + 1) / 2))
+            axis.crop(np.rint((axis.size - length) / 2), length)
+
+
+def center_crop(size: int | tuple[int, int]) -> CenterCrop:
+    """The middle of the image; a smaller image is padded with black."""
+    return CenterCrop(*as_size("center_crop", size))
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop(Geometry):
+    """See ``random_resized_crop``."""
+
+    height: int
+    width: int
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    interpolation: str
+    shows: ClassVar[str] = "random_resized_crop"
+    resamples: ClassVar[bool] = True
+
+    @property
+    def random(self) -> bool:
+        """Always."""
+        return True
+
+    def shape(self, size: Size) -> Size:
+        """Always the given size."""
+        return Size(self.height, self.width, size.channels)
+
+    def fold(self, view: View, draw: Draw) -> None:
+        """Ten tries at a random area and ratio, the first that fits; else the middle at the nearest ratio."""
+        numbers = draw(22)
+        width, height = view.x.size, view.y.size
+        least, most = self.scale
+        area = (width * height)[:, None] * (least + (most - least) * numbers[:, :10])
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        ratio = np.exp(low + (high - low) * numbers[:, 10:20])
+        w = np.rint(np.sqrt(area * ratio))
+        h = np.rint(np.sqrt(area / ratio))
+        fits = (w <= width[:, None]) & (h <= height[:, None]) & (np.minimum(w, h) > 0)
+        at = fits.argmax(axis=1)
+        rows = np.arange(len(at))
+        found = fits[rows, at]
+        w, h = w[rows, at], h[rows, at]
+        x = np.floor(numbers[:, 20] * (width - w + 1))
+        y = np.floor(numbers[:, 21] * (height - h + 1))
+        if not found.all():
+            narrow, wide = width < self.ratio[0] * height, width > self.ratio[1] * height
+            middle_w = np.where(wide, np.rint(height * self.ratio[1]), width)
+            middle_h = np.where(narrow, np.rint(width / self.ratio[0]), height)
+            w, h = np.where(found, w, middle_w), np.where(found, h, middle_h)
+            x = np.where(found, x, np.floor((width - w) / 2))
+            y = np.where(found, y, np.floor((height - h) / 2))
+        view.x.crop(x, w)
+        view.y.crop(y, h)
+        view.resize(self.height, self.width)
+
+
+def random_resized_crop(
+    size: int | tuple[int, int],
+    *,
+    scale: tuple[float, float] = (0.08, 1.0),
+    ratio: tuple[float, float] = (3 / 4, 4 / 3),
+    interpolation: str = "bilinear",
+) -> RandomResizedCrop:
+    """A random part of the image, of random area (a share of the whole) and ratio, resized to ``size``."""
+    op = "random_resized_crop"
+    _check_interpolation(op, interpolation)
+    ratio = check_range(op, "ratio", ratio, low=1e-3)
+    return RandomResizedCrop(*as_size(op, size), check_range(op, "scale", scale), ratio, interpolation)
+
+
+@dataclass(frozen=True)
+class RandomCrop(Geometry):
+    """See ``random_crop``; padding here is constant."""
+
+    height: int
+    width: int
+    padding: tuple[int, int, int, int]
+    fill: tuple[int, ...]
+    pad_if_needed: bool
+    shows: ClassVar[str] = "random_crop"
+
+    @property
+    def random(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def pads(self) -> bool:
+        """Only where asked for."""
+        return any(self.padding) or self.pad_if_needed
+
+    def shape(self, size: Size) -> Size:
+        """Always that of the crop."""
+        return Size(self.height, self.width, size.channels)
+
+    def fold(self, view: View, draw: Draw) -> None:
+        """Pad, then crop at a random place."""
+        numbers = draw(2)
+        left, top, right, bottom = self.padding
+        sides = ((view.y, self.height, top, bottom), (view.x, self.width, left, right))
+        for at, (axis, length, before, after) in enumerate(sides):
+            if before or after:
+                axis.pad(before, after)
+            missing = length - axis.size
+            if (missing > 0).any():
+                if self.pad_if_needed:
+                    missing = np.maximum(missing, 0)
+                    axis.pad(missing, missing)
+                else:
+                    self._too_small(view, missing)
+            axis.crop(np.floor(numbers[:, at] * (np.maximum(axis.size - length, 0) + 1)), length)
+
+    def _too_small(self, view: View, missing: Any) -> None:
+        for row in np.flatnonzero(missing > 0).tolist():
+            view.faults[row] = (
+                f"the image is smaller than random_crop(({self.height}, {self.width})); "
+                "put a resize before it, or pass pad_if_needed=True"
+            )
+
+
+@dataclass(frozen=True)
+class Flip(Geometry):
+    """See ``horizontal_flip`` and ``vertical_flip``."""
+
+    horizontal: bool
+    p: float
+
+    def __str__(self) -> str:
+        return "horizontal_flip" if self.horizontal else "vertical_flip"
+
+    @property
+    def random(self) -> bool:
+        """Unless it happens always or never."""
+        return 0 < self.p < 1
+
+    def fold(self, view: View, draw: Draw) -> None:
+        """Mirror the rows that the draw says."""
+        axis = view.x if self.horizontal else view.y
+        axis.mirror(draw()[:, 0] < self.p)
+
+
+def horizontal_flip(p: float = 0.5) -> Flip:
+    """Left and right exchanged, with probability ``p``."""
+    check_probability("horizontal_flip", p)
+    return Flip(True, float(p))
+
+
+def vertical_flip(p: float = 0.5) -> Flip:
+    """Top and bottom exchanged, with probability ``p``."""
+    check_probability("vertical_flip", p)
+    return Flip(False, float(p))

@@ -1,0 +1,352 @@
+"""Steps that change pixel values or move them off the axes: each runs on one small uint8 image at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.errors import OptionError
+from headrace.recipes.op import Draw, Op, Size, check_probability, check_range
+
+Image = NDArray[np.uint8]
+_LEVELS = np.arange(256, dtype=np.float32)
+_GREY = np.array([0.299, 0.587, 0.114], np.float32)
+"""The weights of red, green and blue in grey (ITU-R 601), as in PIL, OpenCV and torchvision."""
+
+
+class Pixels(Op):
+    """A step on single images: random parameters for all rows at once, then one call per row."""
+
+    def shape(self, size: Size) -> Size:
+        """The size that comes out, as far as it is known."""
+        return size
+
+    def parameters(self, draw: Draw) -> list[Any]:
+        """The parameters of each row; None leaves the row's image as it is."""
+        raise NotImplementedError
+
+    def apply(self, image: Image, parameters: Any) -> Image:
+        """The changed image; the one given is never written to."""
+        raise NotImplementedError
+
+
+def _grey(image: Image) -> Image:
+    """The image's grey values, height by width."""
+    return image[..., 0] if image.shape[2] == 1 else cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
+
+
+def _with_channels(image: Any, channels: int) -> Image:
+    """OpenCV drops a channel axis of one; this puts it back."""
+    out: Image = image[..., None] if channels == 1 and image.ndim == 2 else image
+    return out
+
+
+def _mapped(image: Image, slope: float, offset: float) -> Image:
+    """``slope * value + offset`` of every value, rounded and clipped."""
+    table = np.clip(np.rint(_LEVELS * np.float32(slope) + np.float32(offset)), 0, 255).astype(np.uint8)
+    return _with_channels(cv2.LUT(image, table), image.shape[2])
+
+
+def adjust_brightness(image: Image, factor: float) -> Image:
+    """Blend with black: 0 gives black, 1 the image, 2 twice the brightness."""
+    return _mapped(image, factor, 0.0)
+
+
+def adjust_contrast(image: Image, factor: float) -> Image:
+    """Blend with the mean of the image's grey values: 0 gives plain grey, 1 the image."""
+    mean = cv2.mean(_grey(image))[0]
+    return _mapped(image, factor, (1 - factor) * float(int(mean + 0.5)))
+
+
+def adjust_saturation(image: Image, factor: float) -> Image:
+    """Blend with the grey image: 0 gives grey, 1 the image."""
+    if image.shape[2] == 1:
+        return image
+    matrix = np.eye(3, dtype=np.float32) * np.float32(factor) + _GREY[None, :] * np.float32(1 - factor)
+    out: Image = cv2.transform(image, matrix)
+    return out
+
+
+def adjust_hue(image: Image, shift: float) -> Image:
+    """Turn the hue by a share of the colour circle, from -0.5 to 0.5."""
+    if image.shape[2] == 1:
+        return image
+    hsv = cv2.cvtColor(image, cv2.COLOR_RGB2HSV_FULL)
+    hsv[..., 0] += np.uint8(round(shift * 256) % 256)  # wraps around, as hue does
+    out: Image = cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB_FULL)
+    return out
+
+
+_ADJUST = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
+
+
+@dataclass(frozen=True)
+class ColorJitter(Pixels):
+    """See ``color_jitter``. None: that property stays as it is."""
+
+    brightness: tuple[float, float] | None
+    contrast: tuple[float, float] | None
+    saturation: tuple[float, float] | None
+    hue: tuple[float, float] | None
+    shows: ClassVar[str] = "color_jitter"
+
+    @property
+    def random(self) -> bool:
+        """Unless every range is a single value, and so few that their order cannot matter."""
+        ranges = [r for r in (self.brightness, self.contrast, self.saturation, self.hue) if r is not None]
+        return len(ranges) > 1 or any(low < high for low, high in ranges)
+
+    def parameters(self, draw: Draw) -> list[Any]:
+        """For each row the adjustments in their order, with their factors."""
+        numbers = draw(8)
+        order = np.argsort(numbers[:, 4:], axis=1, kind="stable").tolist()
+        columns: list[list[float] | None] = []
+        for at, bounds in enumerate((self.brightness, self.contrast, self.saturation, self.hue)):
+            columns.append(
+                None if bounds is None else (bounds[0] + (bounds[1] - bounds[0]) * numbers[:, at]).tolist()
+            )
+        return [
+            [(which, column[row]) for which in steps if (column := columns[which]) is not None]
+            for row, steps in enumerate(order)
+        ]
+
+    def apply(self, image: Image, parameters: Any) -> Image:
+        """The adjustments, one after the other."""
+        for which, factor in parameters:
+            image = _ADJUST[which](image, factor)
+        return image
+
+
+def color_jitter(
+    brightness: float | tuple[float, float] = 0,
+    contrast: float | tuple[float, float] = 0,
+    saturation: float | tuple[float, float] = 0,
+    hue: float | tuple[float, float] = 0,
+) -> ColorJitter:
+    """Random brightness, contrast, saturation and hue, in random order.
+
+    A number x stands for factors from max(0, 1 - x) to 1 + x, for hue from -x to x (at most 0.5). A pair gives
+    the range itself.
+    """
+
+    def bounds(name: str, value: float | tuple[float, float], centre: float) -> tuple[float, float] | None:
+        if isinstance(value, int | float):
+            if value < 0:
+                raise OptionError(f"color_jitter({name}={value!r}): must not be negative")
+            low, high = centre - value, centre + value
+            low = max(low, 0.0) if name != "hue" else low
+        else:
+            low, high = check_range("color_jitter", name, value, low=-0.5 if name == "hue" else 0.0)
+        if name == "hue" and not (-0.5 <= low <= high <= 0.5):
+            raise OptionError(f"color_jitter(hue={value!r}): hue turns by at most 0.5 in either direction")
+        return None if low == high == centre else (float(low), float(high))
+
+    return ColorJitter(
+        bounds("brightness", brightness, 1.0),
+        bounds("contrast", contrast, 1.0),
+        bounds("saturation", saturation, 1.0),
+        bounds("hue", hue, 0.0),
+    )
+
+
+class Sometimes(Pixels):
+    """A step that happens to a row with probability ``p``."""
+
+    p: float
+
+    @property
+    def random(self) -> bool:
+        """Unless it happens always or never."""
+        return 0 < self.p < 1
+
+
+@dataclass(frozen=True)
+class Grayscale(Sometimes):
+    """See ``grayscale``."""
+
+    p: float
+    shows: ClassVar[str] = "grayscale"
+
+    def parameters(self, draw: Draw) -> list[Any]:
+        """True for the rows that lose their colour."""
+        return [True if hit else None for hit in (draw()[:, 0] < self.p).tolist()]
+
+    def apply(self, image: Image, parameters: Any) -> Image:
+        """Grey in as many channels as before."""
+        return image if image.shape[2] == 1 else cv2.cvtColor(_grey(image), cv2.COLOR_GRAY2RGB)
+
+
+def grayscale(p: float = 0.1) -> Grayscale:
+    """Grey, with as many channels as before, with probability ``p``. For one channel use ``decode(mode="L")``."""
+    check_probability("grayscale", p)
+    return Grayscale(float(p))
+
+
+@dataclass(frozen=True)
+class GaussianBlur(Sometimes):
+    """See ``gaussian_blur``."""
+
+    kernel: tuple[int, int]
+    sigma: tuple[float, float]
+    p: float
+    shows: ClassVar[str] = "gaussian_blur"
+
+    @property
+    def random(self) -> bool:
+        """Unless it happens always with one sigma, or never."""
+        return 0 < self.p < 1 or (self.p > 0 and self.sigma[0] < self.sigma[1])
+
+    def parameters(self, draw: Draw) -> list[Any]:
+        """The sigma of each row that is blurred."""
+        numbers = draw(2)
+        low, high = self.sigma
+        sigmas = (low + (high - low) * numbers[:, 1]).tolist()
+        hits = (numbers[:, 0] < self.p).tolist()
+        return [sigma if hit else None for hit, sigma in zip(hits, sigmas, strict=True)]
+
+    def apply(self, image: Image, parameters: Any) -> Image:
+        """Blur; the border is mirrored without its outermost pixel."""
+        height, width = self.kernel
+        out = cv2.GaussianBlur(image, (width, height), parameters, borderType=cv2.BORDER_REFLECT_101)
+        return _with_channels(out, image.shape[2])
+
+
+def gaussian_blur(
+    kernel: int | tuple[int, int], *, sigma: float | tuple[float, float] = (0.1, 2.0), p: float = 1.0
+) -> GaussianBlur:
+    """Gaussian blur with a kernel of ``kernel`` pixels (odd) and a random ``sigma``, with probability ``p``."""
+    check_probability("gaussian_blur", p)
+    pair = (kernel, kernel) if isinstance(kernel, int) else tuple(kernel)
+    if len(pair) != 2 or any(not isinstance(k, int) or k <= 0 or k % 2 == 0 for k in pair):
+        raise OptionError(f"gaussian_blur({kernel!r}): the kernel is an odd number, or a pair of them")
+    bounds = (float(sigma), float(sigma)) if isinstance(sigma, int | float) else sigma
+    bounds = check_range("gaussian_blur", "sigma", bounds, low=1e-6)
+    return GaussianBlur((pair[0], pair[1]), bounds, float(p))
+
+
+@dataclass(frozen=True)
+class Rotation(Pixels):
+    """See ``rotation``."""
+
+    degrees: tuple[float, float]
+    fill: tuple[int, ...]
+    expand: bool
+    interpolation: str
+    shows: ClassVar[str] = "rotation"
+
+    @property
+    def random(self) -> bool:
+        """Unless there is one angle only."""
+        return self.degrees[0] < self.degrees[1]
+
+    def shape(self, size: Size) -> Size:
+        """Unchanged, unless the image is expanded by an angle that is not known yet."""
+        return Size(None, None, size.channels) if self.expand else size
+
+    def parameters(self, draw: Draw) -> list[Any]:
+        """The angle of each row."""
+        low, high = self.degrees
+        angles: list[Any] = (low + (high - low) * draw()[:, 0]).tolist()
+        return angles
+
+    def apply(self, image: Image, parameters: Any) -> Image:
+        """Turn around the image's middle, counter-clockwise."""
+        height, width, channels = image.shape
+        matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), parameters, 1.0)
+        size = (width, height)
+        if self.expand:
+            cos, sin = abs(matrix[0, 0]), abs(matrix[0, 1])
+            # The small amount keeps right angles from growing by a pixel through rounding errors.
+            size = (
+                int(np.ceil(width * cos + height * sin - 1e-6)),
+                int(np.ceil(height * cos + width * sin - 1e-6)),
+            )
+            matrix[0, 2] += (size[0] - width) / 2
+            matrix[1, 2] += (size[1] - height) / 2
+        flags = cv2.INTER_NEAREST if self.interpolation == "nearest" else cv2.INTER_LINEAR
+        fill = self.fill if len(self.fill) == channels else self.fill[:1] * channels
+        out = cv2.warpAffine(
+            image, matrix, size, flags=flags, borderMode=cv2.BORDER_CONSTANT, borderValue=fill
+        )
+        return _with_channels(out, channels)
+
+
+def rotation(
+    degrees: float | tuple[float, float],
+    *,
+    fill: int | tuple[int, ...] = 0,
+    expand: bool = False,
+    interpolation: str = "nearest",
+) -> Rotation:
+    """Turn by a random angle: from ``-degrees`` to ``degrees``, or from the first to the second of a pair.
+
+    ``expand`` makes the image large enough to hold all of the turned one; put a resize or crop after it.
+    """
+    if interpolation not in ("nearest", "bilinear"):
+        raise OptionError(f"rotation(interpolation={interpolation!r}): expected nearest or bilinear")
+    if isinstance(degrees, int | float):
+        degrees = (-abs(float(degrees)), abs(float(degrees)))
+    bounds = check_range("rotation", "degrees", degrees, low=-float("inf"))
+    return Rotation(bounds, as_fill("rotation", fill), expand, interpolation)
+
+
+def as_fill(op: str, fill: int | tuple[int, ...]) -> tuple[int, ...]:
+    """``fill`` as a value for all channels, or one for each."""
+    values = (fill,) if isinstance(fill, int) else tuple(fill)
+    if len(values) not in (1, 3) or any(not isinstance(v, int) or not 0 <= v <= 255 for v in values):
+        raise OptionError(f"{op}(fill={fill!r}): expected a value from 0 to 255, or three of them")
+    return values
+
+
+_BORDERS = {"reflect": cv2.BORDER_REFLECT_101, "edge": cv2.BORDER_REPLICATE, "symmetric": cv2.BORDER_REFLECT}
+
+
+@dataclass(frozen=True)
+class MirroredCrop(Pixels):
+    """``random_crop`` with padding made of the image's own pixels."""
+
+    height: int
+    width: int
+    padding: tuple[int, int, int, int]
+    mode: str
+    pad_if_needed: bool
+    shows: ClassVar[str] = "random_crop"
+
+    @property
+    def random(self) -> bool:
+        """Always."""
+        return True
+
+    def shape(self, size: Size) -> Size:
+        """Always that of the crop."""
+        return Size(self.height, self.width, size.channels)
+
+    def parameters(self, draw: Draw) -> list[Any]:
+        """Two numbers that say where to crop."""
+        numbers: list[Any] = draw(2).tolist()
+        return numbers
+
+    def apply(self, image: Image, parameters: Any) -> Image:
+        """Pad, then crop at a random place."""
+        left, top, right, bottom = self.padding
+        height, width, channels = image.shape
+        if self.pad_if_needed:
+            down, across = (
+                max(self.height - height - top - bottom, 0),
+                max(self.width - width - left - right, 0),
+            )
+            top, bottom, left, right = top + down, bottom + down, left + across, right + across
+        room = (height + top + bottom - self.height, width + left + right - self.width)
+        if min(room) < 0:
+            raise ValueError(
+                f"the image is smaller than random_crop(({self.height}, {self.width})); "
+                "put a resize before it, or pass pad_if_needed=True"
+            )
+        y, x = (int(number * (space + 1)) for number, space in zip(parameters, room, strict=True))
+        padded = cv2.copyMakeBorder(image, top, bottom, left, right, _BORDERS[self.mode])
+        cropped = _with_channels(padded, channels)[y : y + self.height, x : x + self.width]
+        return np.ascontiguousarray(cropped)

@@ -1,0 +1,108 @@
+/* Resampling: one source row at a time becomes lanes, two rows of lanes become one output row.
+ *
+ * A lane is one channel of one output pixel. Horizontally resampled rows hold lanes as int16 with 7
+ * fractional bits (0..32640); weights are Q15. Every step is (a * b + 2^14) >> 15, which NEON, SSE and plain
+ * C compute alike, so results do not depend on the machine. */
+#ifndef HEADRACE_RESAMPLE_H
+#define HEADRACE_RESAMPLE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum { GROUP = 8, WINDOW = 32 };
+enum { DT_UINT8, DT_FLOAT32, DT_FLOAT16, DT_BFLOAT16 };
+
+/* What an output row looks like; equal for all jobs of a call. */
+typedef struct {
+    int out_h, out_w, channels, planar, dtype, nearest, dct_scaling;
+    float scale[3], bias[3];
+    int64_t max_pixels;
+} Spec;
+
+/* Where each lane of a row comes from. */
+typedef struct {
+    int lanes, groups;
+    int copy;        /* lanes are consecutive source bytes: no arithmetic is needed */
+    int windowed;    /* every group of 8 lanes reads from 32 consecutive bytes of the row */
+    int32_t *first;  /* per lane: byte offset of its left tap, and of its right tap */
+    int32_t *second;
+    int16_t *weight; /* per lane: weight of the right tap */
+    int32_t *base;   /* per group: byte offset of its window */
+    uint8_t *taps;   /* per group: 8 left taps and 8 right taps, relative to the window */
+} Columns;
+
+/* The kernels that differ between machines. */
+typedef struct {
+    const char *name;
+    void (*across)(const uint8_t *row, const Columns *columns, int16_t *lanes);
+    void (*down)(const int16_t *upper, const int16_t *lower, int16_t weight, uint8_t *out, int n);
+    void (*split3)(const uint8_t *row, uint8_t *a, uint8_t *b, uint8_t *c, int n);
+    void (*to_float32)(const uint8_t *row, const float *scale, const float *bias, float *out, int n);
+    void (*to_bfloat16)(const uint8_t *row, const float *scale, const float *bias, uint16_t *out, int n);
+} Lanes;
+
+extern const Lanes lanes_plain;
+/* The best kernels for this machine (lanes_plain where there is nothing better). */
+const Lanes *lanes_best(void);
+/* Fills `found` with every set of kernels this machine can run; returns how many. */
+int lanes_all(const Lanes **found, int room);
+/* Compares a set of kernels with lanes_plain on made-up rows; 0, or the name of the first that differs. */
+const char *lanes_differ(const Lanes *lanes);
+/* Makes later calls of resample use the set of that name; 0, or -1 when this machine has none. */
+int lanes_use(const char *name);
+
+/* One axis: for each output position its two source positions and the weight of the second. */
+typedef struct {
+    int32_t *first, *second;
+    int16_t *weight;
+    int low, high; /* source positions touched: low <= p < high */
+} Axis;
+
+/* Scratch memory that only grows. */
+typedef struct {
+    void *data;
+    size_t size;
+} Buffer;
+
+void *buffer_need(Buffer *buffer, size_t size);
+
+typedef struct {
+    Buffer axes, columns, rows, pixels, tables;
+    Axis x, y;
+    Columns cols;
+    int16_t *slot[2];
+    int slot_row[2];
+    uint8_t *line, *planes;
+    float *scale_row, *bias_row;
+    uint16_t *half; /* float16 of each channel's 256 values */
+    Spec spec;
+    int ready;
+} Resampler;
+
+/* Sets up for a spec; 0, or -1 when there is no memory. */
+int resampler_prepare(Resampler *r, const Spec *spec);
+void resampler_free(Resampler *r);
+
+/* Positions along one axis: `box_at`/`box_size` maps onto `out` positions, clamped to [low, high). */
+void axis_fill(Axis *axis, int out, double box_at, double box_size, int low, int high, int nearest);
+/* Reorders an axis so that output comes out mirrored. */
+void axis_flip(Axis *axis, int out);
+/* Renames source positions p -> size - 1 - p, for sources that are stored mirrored. */
+void axis_mirror(Axis *axis, int out, int size);
+
+/* Turns the filled horizontal axis into taps per lane, for rows as `resample` describes them. */
+void columns_fill(Resampler *r, int x_offset, size_t row_bytes, int source_channels);
+
+/* Rows of the source, asked for in ascending order; may not return on error. */
+typedef const uint8_t *(*RowReader)(void *context, int y);
+
+/* Resamples one job into `out`. The reader's rows start at source column `x_offset`, are `row_bytes` long and
+ * have `source_channels` channels. x and y must have been filled. `descending`: walk the output upwards, as
+ * the source's rows come in the other order. */
+int resample(Resampler *r, RowReader reader, void *context, int x_offset, size_t row_bytes,
+             int source_channels, int descending, uint8_t *out);
+
+size_t spec_row_bytes(const Spec *spec);
+uint16_t half_from_float(float value);
+
+#endif

@@ -1,0 +1,192 @@
+"""How image rows are written: dtype, normalisation, layout; and steps on rows that are already written."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.errors import OptionError
+from headrace.core.layout import BFLOAT16
+from headrace.recipes.op import Draw, Op, check_probability, check_range
+
+DTYPES = ("float32", "float16", BFLOAT16)
+Floats = tuple[float, ...]
+Box = tuple[int, int, int, int]
+
+
+def to_storage(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Numbers as they lie in a row of ``dtype``; bfloat16 lies as uint16, rounded to nearest even."""
+    if dtype != BFLOAT16:
+        return values.astype(dtype)
+    words = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    return ((words + 0x7FFF + ((words >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def from_storage(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Rows as numpy can show them: bfloat16 becomes float32, which holds every value exactly."""
+    if dtype != BFLOAT16:
+        return values
+    return (values.astype(np.uint32) << 16).view(np.float32)
+
+
+@dataclass(frozen=True)
+class Normalise(Op):
+    """See ``normalise`` and ``to_float``."""
+
+    mean: Floats
+    std: Floats
+    dtype: str
+    scale: float
+    shows: ClassVar[str] = "normalise"
+
+    def factors(self, channels: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Per channel, what a pixel value is multiplied by, and what is added then."""
+        if not {len(self.mean), len(self.std)} <= {1, channels}:
+            raise ValueError(
+                f"normalise has {len(self.mean)} means and {len(self.std)} deviations, "
+                f"and the image has {channels} channels; give one for each channel, or one for all"
+            )
+        mean = np.broadcast_to(np.asarray(self.mean), (channels,))
+        std = np.broadcast_to(np.asarray(self.std), (channels,))
+        return (self.scale / std).astype(np.float32), (-mean / std).astype(np.float32)
+
+
+def normalise(
+    mean: float | Sequence[float],
+    std: float | Sequence[float],
+    *,
+    dtype: str = "float32",
+    scale: float = 1 / 255,
+) -> Normalise:
+    """``(scale * value - mean) / std`` of every pixel value, as floats of ``dtype``.
+
+    ``mean`` and ``std``: one number per channel, or one for all. ``dtype``: float32, float16 or bfloat16.
+    """
+    means = (float(mean),) if isinstance(mean, int | float) else tuple(map(float, mean))
+    stds = (float(std),) if isinstance(std, int | float) else tuple(map(float, std))
+    if not means or not stds or any(not math.isfinite(v) for v in means + stds) or min(stds) <= 0:
+        raise OptionError(
+            f"normalise(mean={mean!r}, std={std!r}): expected numbers, the deviations above zero"
+        )
+    return Normalise(means, stds, _check_dtype("normalise", dtype), float(scale))
+
+
+def to_float(dtype: str = "float32") -> Normalise:
+    """Pixel values as floats from 0 to 1."""
+    return Normalise((0.0,), (1.0,), _check_dtype("to_float", dtype), 1 / 255)
+
+
+def _check_dtype(op: str, dtype: str) -> str:
+    if dtype not in DTYPES:
+        raise OptionError(f"{op}(dtype={dtype!r}): expected one of {', '.join(DTYPES)}")
+    return dtype
+
+
+@dataclass(frozen=True)
+class Layout(Op):
+    """See ``layout``."""
+
+    order: str
+    contiguous: bool
+    shows: ClassVar[str] = "layout"
+
+    @property
+    def planar(self) -> bool:
+        """Whether each channel lies in memory as a plane of its own."""
+        return self.order == "NCHW" and self.contiguous
+
+
+def layout(order: str = "NCHW", *, contiguous: bool = False) -> Layout:
+    """How batches of images are presented: ``"NCHW"`` (the default) or ``"NHWC"``.
+
+    NCHW batches are in torch's channels_last memory format, in which nothing has to be transposed and which is
+    what GPUs like best for convolutions. ``contiguous=True`` writes planes of single channels instead.
+    """
+    if order not in ("NCHW", "NHWC"):
+        raise OptionError(f"layout({order!r}): expected 'NCHW' or 'NHWC'")
+    if order == "NHWC" and contiguous:
+        contiguous = False  # NHWC always lies in that order
+    return Layout(order, contiguous)
+
+
+@dataclass(frozen=True)
+class RandomErasing(Op):
+    """See ``random_erasing``. An empty ``value`` stands for noise."""
+
+    p: float
+    scale: tuple[float, float]
+    ratio: tuple[float, float]
+    value: Floats
+    shows: ClassVar[str] = "random_erasing"
+
+    @property
+    def random(self) -> bool:
+        """Unless it never happens."""
+        return self.p > 0
+
+    def boxes(self, height: NDArray[Any], width: NDArray[Any], draw: Draw) -> list[Box | None]:
+        """For each row what to erase, as (top, left, height, width), or None: ten tries, the first that fits."""
+        numbers = draw(23)
+        least, most = self.scale
+        area = (height * width)[:, None] * (least + (most - least) * numbers[:, :10])
+        low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
+        ratio = np.exp(low + (high - low) * numbers[:, 10:20])
+        h, w = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
+        fits = (h < height[:, None]) & (w < width[:, None])
+        at = fits.argmax(axis=1)
+        rows = np.arange(len(at))
+        h, w = h[rows, at], w[rows, at]
+        hits = fits[rows, at] & (numbers[:, 22] < self.p)
+        top = np.floor(numbers[:, 20] * (height - h + 1))
+        left = np.floor(numbers[:, 21] * (width - w + 1))
+        boxes = np.stack([top, left, h, w], axis=1).astype(np.int64).tolist()
+        return [tuple(box) if hit else None for box, hit in zip(boxes, hits.tolist(), strict=True)]
+
+    def erase(self, row: NDArray[Any], box: Any, planar: bool, dtype: str, noise: tuple[Draw, int]) -> None:
+        """Overwrite ``box`` of one row in place."""
+        top, left, height, width = box
+        image = row.transpose(1, 2, 0) if planar else row
+        part = image[top : top + height, left : left + width]
+        if self.value:
+            values = np.asarray(self.value, np.float64)
+        else:
+            draw, at = noise
+            values = _noise(draw.row(at, 2 * part.size), dtype).reshape(part.shape)
+        part[...] = to_storage(np.clip(values, 0, 255) if dtype == "uint8" else values, dtype)
+
+
+def _noise(numbers: NDArray[np.float64], dtype: str) -> NDArray[np.float64]:
+    """Noise from pairs of uniform numbers: any pixel value for uint8, the standard normal for floats."""
+    first, second = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
+    if dtype == "uint8":
+        return np.floor(first * 256)
+    return np.asarray(np.sqrt(-2 * np.log1p(-first)) * np.cos(2 * np.pi * second))
+
+
+def random_erasing(
+    p: float = 0.5,
+    *,
+    scale: tuple[float, float] = (0.02, 0.33),
+    ratio: tuple[float, float] = (0.3, 3.3),
+    value: float | Sequence[float] | str = 0,
+) -> RandomErasing:
+    """Overwrite a random box of random area (a share of the whole) and ratio, with probability ``p``.
+
+    ``value``: a number, one per channel, or ``"random"`` for noise. After ``normalise`` it is in normalised
+    units; before, in pixel values.
+    """
+    check_probability("random_erasing", p)
+    if isinstance(value, str) and value != "random":
+        raise OptionError(f"random_erasing(value={value!r}): expected a number, one per channel, or 'random'")
+    values: Floats = ()
+    if not isinstance(value, str):
+        values = (float(value),) if isinstance(value, int | float) else tuple(map(float, value))
+        if not values:
+            raise OptionError("random_erasing(value=()): expected a number, one per channel, or 'random'")
+    scale = check_range("random_erasing", "scale", scale)
+    return RandomErasing(float(p), scale, check_range("random_erasing", "ratio", ratio, low=1e-3), values)

@@ -1,0 +1,94 @@
+"""What a step of a recipe is, before anything runs: frozen data that declares what it does."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core import random
+from headrace.core.errors import OptionError
+
+
+class Size(NamedTuple):
+    """Height, width and channels of an image as far as they are known before it is read."""
+
+    height: int | None = None
+    width: int | None = None
+    channels: int | None = None
+
+    @property
+    def fixed(self) -> bool:
+        """Whether every image has this height and width."""
+        return self.height is not None and self.width is not None
+
+
+UNKNOWN = Size()
+
+
+class Draw:
+    """The random numbers of one step for the rows of an order: pure functions of (seed, epoch, sample)."""
+
+    __slots__ = ("_key", "indices")
+
+    def __init__(self, seed: int, epoch: int, position: int, indices: NDArray[np.int64]) -> None:
+        self._key = random.key(seed, epoch, position)
+        self.indices = indices
+
+    def __call__(self, count: int = 1) -> NDArray[np.float64]:
+        """Uniform numbers in [0, 1): ``count`` for each row. Every call gives the same numbers."""
+        return random.uniforms(self._key, self.indices, count)
+
+    def row(self, row: int, count: int) -> NDArray[np.float64]:
+        """``count`` numbers for one row, independent of those that all rows get."""
+        numbers: NDArray[np.float64] = random.uniforms(
+            random.mix(self._key), self.indices[row : row + 1], count
+        )[0]
+        return numbers
+
+
+class Op:
+    """A step of a recipe. Subclasses are frozen dataclasses: they compare, hash and print by their options."""
+
+    shows: ClassVar[str] = ""
+    """How users write it, for messages."""
+
+    @property
+    def random(self) -> bool:
+        """Whether the result depends on anything but its input."""
+        return False
+
+    def plain(self) -> Any:
+        """The definition as plain data, for fingerprints."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        return [type(self).__name__, {field.name: getattr(self, field.name) for field in fields}]
+
+    def __str__(self) -> str:
+        return self.shows or type(self).__name__
+
+
+def check_probability(op: str, p: float) -> None:
+    """Refuse what is no probability."""
+    if not 0 <= p <= 1:
+        raise OptionError(f"{op}(p={p!r}): p is a probability, from 0 to 1")
+
+
+def check_range(op: str, name: str, value: Any, *, low: float = 0.0) -> tuple[float, float]:
+    """``value`` as an increasing pair of numbers not below ``low``."""
+    try:
+        first, last = float(value[0]), float(value[1])
+        if len(value) == 2 and low <= first <= last:
+            return first, last
+    except (TypeError, IndexError, ValueError):
+        pass
+    raise OptionError(f"{op}({name}={value!r}): expected a pair (least, greatest) of numbers from {low:g} up")
+
+
+def as_size(op: str, size: Any) -> tuple[int, int]:
+    """``size`` as (height, width): one number stands for both."""
+    pair = (size, size) if isinstance(size, int) else tuple(size) if isinstance(size, list | tuple) else ()
+    if len(pair) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in pair):
+        raise OptionError(f"{op}({size!r}): expected a size in pixels, or a pair (height, width)")
+    return pair[0], pair[1]

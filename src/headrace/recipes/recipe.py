@@ -1,0 +1,141 @@
+"""The definition of how a sample goes from form to form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from headrace.core.errors import OptionError
+from headrace.core.forms import Form
+from headrace.core.layout import BFLOAT16
+from headrace.recipes.calls import Call, as_op
+from headrace.recipes.fingerprint import digest
+from headrace.recipes.image.geometry import Geometry
+from headrace.recipes.image.ops import Decode
+from headrace.recipes.image.pixels import Pixels
+from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
+from headrace.recipes.op import Op
+
+if TYPE_CHECKING:
+    from headrace.sources.source import Source
+
+_VERSION = 1
+"""Part of every fingerprint: raised when equal definitions begin to give different results."""
+
+Step = Op | Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """How a sample goes from its source to a row of a batch: read, decode, augment, collate.
+
+    ``source``: where the samples lie, such as ``folder("/data/train")``. ``decode``: turns a sample's bytes into a
+    value; ``image.decode()``, any callable, or None for the bytes themselves. It is taken to be deterministic.
+    ``augment``: steps that follow each other: ``image`` steps and any callables. A callable counts as random
+    unless it is wrapped in ``deterministic()``. ``collate``: makes a batch of a list of samples; by default
+    their arrays are stacked. ``target_transform``: a callable on the targets.
+
+    A sample is ``(value, target)`` where the source has targets, else the value alone.
+    """
+
+    source: Source
+    decode: Step | None = None
+    augment: Sequence[Step] = ()
+    collate: Callable[[list[Any]], Any] | None = None
+    target_transform: Callable[[Any], Any] | None = None
+    steps: tuple[Op, ...] = field(init=False, repr=False)
+    """``augment``, with every callable wrapped."""
+    decoder: Op | None = field(init=False, repr=False)
+    """``decode``, wrapped if it is a callable."""
+
+    def __post_init__(self) -> None:
+        missing = [name for name in ("read_many", "fingerprint", "__len__") if not hasattr(self.source, name)]
+        if missing:
+            raise OptionError(
+                f"Recipe(source={self.source!r}) is no source (it has no {missing[0]}); "
+                "use folder(...), files(...), or an object with the methods of headrace.sources.Source"
+            )
+        if isinstance(self.augment, Op) or not isinstance(self.augment, Sequence):
+            raise OptionError(
+                f"Recipe(augment={self.augment!r}): expected a list of steps; write augment=[...]"
+            )
+        decoder = None if self.decode is None else as_op(self.decode, "decode=")
+        steps = tuple(as_op(step, f"augment[{at}]") for at, step in enumerate(self.augment))
+        for option in ("collate", "target_transform"):
+            value = getattr(self, option)
+            if value is not None and not callable(value):
+                raise OptionError(f"Recipe({option}={value!r}) is not callable")
+        _check_order(decoder, steps)
+        if self.collate is not None and any(isinstance(s, Normalise) and s.dtype == BFLOAT16 for s in steps):
+            raise OptionError(
+                "numpy has no bfloat16, so collate= cannot get it; use float32 and cast in collate"
+            )
+        object.__setattr__(self, "augment", tuple(self.augment))
+        object.__setattr__(self, "decoder", decoder)
+        object.__setattr__(self, "steps", steps)
+
+    @cached_property
+    def lead(self) -> int:
+        """How many leading steps are deterministic, and so belong to the decoded form."""
+        for at, step in enumerate(self.steps):
+            if step.random:
+                return at
+        return len(self.steps)
+
+    @property
+    def encoded(self) -> bool:
+        """Whether samples have an encoded form; without one, decode reads the files for itself."""
+        return getattr(self.source, "encoded", True)
+
+    @property
+    def user_code(self) -> bool:
+        """Whether a worker runs Python code of the user's, which holds the GIL and shares global generators."""
+        ops = (self.decoder, *self.steps)
+        return self.target_transform is not None or any(isinstance(op, Call) for op in ops)
+
+    def fingerprint(self, form: Form) -> str:
+        """A digest of all that a form depends on: jobs share a form exactly when these are equal."""
+        if form not in self._fingerprints:
+            raise OptionError(f"samples have no {form!r} to take a fingerprint of")
+        return self._fingerprints[form]
+
+    @cached_property
+    def _fingerprints(self) -> dict[Form, str]:
+        encoded = digest("encoded", _VERSION, self.source.fingerprint(), self.encoded)
+        decoder = None if self.decoder is None else self.decoder.plain()
+        decoded = digest("decoded", encoded, decoder, [step.plain() for step in self.steps[: self.lead]])
+        rest = [step.plain() for step in self.steps[self.lead :]]
+        augmented = digest("augmented", decoded, rest, self.source.targets, self.target_transform)
+        return {Form.ENCODED: encoded, Form.DECODED: decoded, Form.AUGMENTED: augmented}
+
+
+def _check_order(decoder: Op | None, steps: Sequence[Op]) -> None:
+    """Refuse steps in an order that cannot work, so that nobody finds out in the middle of an epoch."""
+    if decoder is not None and not isinstance(decoder, Call) and not hasattr(decoder, "size"):
+        raise OptionError(
+            f"decode={decoder}: this is a step of augment=; decode takes image.decode() or a callable"
+        )
+    value: Op | None = decoder
+    written: Normalise | Layout | None = None
+    dtype = ""
+    for at, step in enumerate(steps):
+        if isinstance(step, Call):
+            if dtype == BFLOAT16:
+                raise OptionError(
+                    f"augment[{at}], {step}: user code cannot get bfloat16; put it before normalise"
+                )
+            value, written, dtype = step, None, ""
+            continue
+        if isinstance(step, Decode) or not isinstance(
+            step, Geometry | Pixels | Normalise | Layout | RandomErasing
+        ):
+            raise OptionError(f"augment[{at}], {step}: this belongs into decode=")
+        if value is None:
+            raise OptionError(f"augment[{at}], {step}: needs an image; pass decode=image.decode()")
+        if written is not None and isinstance(step, Geometry | Pixels | Normalise):
+            raise OptionError(f"augment[{at}], {step}: works on uint8 pixels; put it before {written}")
+        if isinstance(step, Normalise | Layout):
+            written = step
+            dtype = step.dtype if isinstance(step, Normalise) else dtype

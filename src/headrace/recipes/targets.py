@@ -1,0 +1,68 @@
+"""Targets: the second part of each sample, straight from the source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core import random
+from headrace.core.layout import Field
+from headrace.recipes.calls import Call
+from headrace.recipes.order import Order
+
+TARGET = -2
+"""The position of ``target_transform`` among the steps, for the key of its random numbers."""
+
+
+class Targets:
+    """The targets of a source, with an optional callable on them."""
+
+    def __init__(
+        self, values: NDArray[Any] | list[Any] | None, transform: Callable[[Any], Any] | None
+    ) -> None:
+        self._values = values
+        self._call = None if transform is None else Call(transform, False, "plain")
+
+    def __bool__(self) -> bool:
+        return self._values is not None
+
+    @property
+    def user_code(self) -> bool:
+        """Whether a callable of the user's is applied."""
+        return self._call is not None
+
+    @property
+    def field(self) -> Field | None:
+        """How targets lie in a batch; None where that shows only with the values themselves."""
+        if not isinstance(self._values, np.ndarray) or self._call is not None:
+            return None
+        return Field(self._values.shape[1:], str(self._values.dtype))
+
+    def write(self, order: Order, out: NDArray[Any]) -> None:
+        """Write the targets of all rows at once; only where ``field`` is known."""
+        assert isinstance(self._values, np.ndarray)
+        np.take(self._values, order.indices, axis=0, out=out, mode="clip")
+
+    def take(self, order: Order) -> list[Any]:
+        """The target of each row as Python or user code knows it."""
+        assert self._values is not None
+        if isinstance(self._values, np.ndarray):
+            rows = self._values[order.indices]
+            values: list[Any] = rows.tolist() if rows.ndim == 1 else list(rows)
+        else:
+            values = [self._values[index] for index in order.indices.tolist()]
+        if self._call is None:
+            return values
+        for row, value in enumerate(values):
+            if order.failed(row):
+                continue
+            work = order.work
+            try:
+                self._call.seed(random.key(work.seed, work.epoch, TARGET, int(order.indices[row])))
+                values[row] = self._call(value)
+            except Exception as error:
+                order.fault(row, error)
+        return values

@@ -1,0 +1,116 @@
+"""Samples that are files of the local (or a mounted) file system."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from headrace.core.errors import OptionError
+from headrace.sources.paths import PathTable
+from headrace.sources.source import as_targets
+
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+
+
+class FileSource:
+    """One file per sample. ``classes`` are the names of the targets where these are class numbers."""
+
+    def __init__(
+        self,
+        table: PathTable,
+        targets: Any = None,
+        *,
+        classes: Sequence[str] | None = None,
+        encoded: bool = True,
+    ) -> None:
+        self._table = table
+        self._targets = as_targets(targets, len(table))
+        self._digest: str | None = None
+        self.encoded = encoded
+        self.classes = None if classes is None else list(classes)
+
+    @property
+    def targets(self) -> NDArray[Any] | list[Any] | None:
+        """The target of each sample, or None where samples have none."""
+        return self._targets
+
+    @property
+    def class_to_idx(self) -> dict[str, int]:
+        """The class number of each class name."""
+        return {name: number for number, name in enumerate(self.classes or ())}
+
+    @property
+    def root(self) -> str:
+        """The folder that all files lie below."""
+        return self._table.root
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def __repr__(self) -> str:
+        classes = f", {len(self.classes)} classes" if self.classes is not None else ""
+        return f"FileSource({self.root!r}: {len(self)} files{classes})"
+
+    def read_many(self, indices: Sequence[int] | NDArray[Any]) -> list[bytes | BaseException]:
+        """The bytes of each file, or the error that kept it from being read."""
+        paths = self._table.many(indices)
+        return [read_file(path) for path in paths] if self.encoded else list(paths)
+
+    def name(self, index: int) -> str:
+        """The file's path."""
+        return self._table[index]
+
+    def identity(self, index: int) -> str:
+        """The file's path: stable over processes, orders and subsets."""
+        return self._table[index]
+
+    def fingerprint(self) -> str:
+        """A digest of all paths in order. Files that change in place under the same name go unnoticed."""
+        if self._digest is None:
+            self._digest = self._table.digest()
+        return self._digest
+
+
+def read_file(path: bytes) -> bytes | BaseException:
+    """All bytes of a file; an ``OSError`` is returned, not raised."""
+    try:
+        descriptor = os.open(path, _FLAGS)
+    except OSError as error:
+        return error
+    try:
+        size = os.fstat(descriptor).st_size
+        data = os.read(descriptor, size)
+        if len(data) == size:
+            return data
+        # A single read stops short at 2 GiB, at signals, and on some network file systems.
+        parts, have = [data], len(data)
+        while data and have < size:
+            data = os.read(descriptor, size - have)
+            parts.append(data)
+            have += len(data)
+        return b"".join(parts)
+    except OSError as error:
+        if error.filename is None:
+            error.filename = os.fsdecode(path)
+        return error
+    finally:
+        os.close(descriptor)
+
+
+def files(
+    paths: Sequence[str | os.PathLike[str]], targets: Any = None, *, encoded: bool = True
+) -> FileSource:
+    """A source of the given files, in the given order, with an optional target for each.
+
+    With ``encoded=False`` the files are not read: decode is called with each file's path (as bytes).
+    """
+    if isinstance(paths, str | bytes | os.PathLike):
+        raise OptionError(
+            f"files() takes a list of paths, got the single path {paths!r}; write files([{paths!r}])"
+        )
+    if len(paths) == 0:
+        raise OptionError("files() got an empty list of paths")
+    return FileSource(PathTable.of(paths), targets, encoded=encoded)

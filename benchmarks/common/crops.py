@@ -1,17 +1,26 @@
-"""The random resized crop of the benchmarks: 8 to 100 % of the area, aspect ratio 3/4 to 4/3, as torchvision's."""
+"""The random resized crop of the benchmarks, as torchvision's: 8 to 100 % of the area, ratio 3/4 to 4/3."""
 
 from __future__ import annotations
 
 import math
-import random
+from typing import Protocol
 
 Box = tuple[int, int, int, int]
 """Left, top, width, height."""
 
+
+class Draw(Protocol):
+    """Where random numbers come from: a ``random.Random``, or the module ``random`` itself."""
+
+    def random(self) -> float:
+        """A number in [0, 1)."""
+        ...
+
+
 _LOG_RATIO = math.log(4 / 3)
 
 
-def draw_box(draw: random.Random, width: int, height: int) -> Box:
+def draw_box(draw: Draw, width: int, height: int) -> Box:
     """A random box inside an image of ``width`` x ``height``."""
     area = width * height
     for _ in range(10):

@@ -18,7 +18,12 @@ from typing import Any
 
 from benchmarks.common.progress import say, track
 
-PACKAGES = ("plasma-workspace-wallpapers", "mate-backgrounds", "lomiri-wallpapers-16.04", "lomiri-wallpapers-20.04")
+PACKAGES = (
+    "plasma-workspace-wallpapers",
+    "mate-backgrounds",
+    "lomiri-wallpapers-16.04",
+    "lomiri-wallpapers-20.04",
+)
 SIZES = ((500, 375), (500, 375), (500, 333), (375, 500))
 QUALITY = 92
 CLASSES = 10
@@ -73,7 +78,7 @@ def describe_photos(root: Path) -> dict[str, Any]:
 
 
 def warm(*roots: Path) -> int:
-    """Read every file below ``roots`` once, so that all contenders find them in the page cache; returns bytes."""
+    """Read every file below ``roots`` once, so that everybody finds it in the page cache; returns bytes."""
     total = 0
     for root in roots:
         for path in [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file()):
@@ -94,7 +99,9 @@ def _sources(data: Path) -> list[Path]:
     if not stamp.exists() or json.loads(stamp.read_text()) != list(PACKAGES):
         _unpack(data / "debs", unpacked)
         stamp.write_text(json.dumps(PACKAGES))
-    found = [path for path in sorted(unpacked.rglob("*.jpg")) if not path.is_symlink() and _is_photograph(path)]
+    found = [
+        path for path in sorted(unpacked.rglob("*.jpg")) if not path.is_symlink() and _is_photograph(path)
+    ]
     if not found:
         raise PhotosUnavailable(f"no photographs in the Debian packages {' '.join(PACKAGES)}")
     return found
@@ -103,7 +110,9 @@ def _sources(data: Path) -> list[Path]:
 def _is_photograph(path: Path) -> bool:
     # Screenshots are thumbnails of the others; "abstract" and "desktop" are drawings, as are most PNGs.
     drawn = path.stem == "screenshot" or path.parent.name in ("abstract", "desktop")
-    return not drawn and not any(path.name.startswith((f"{name}_", f"{name}.")) or name in path.parts for name in FLAT)
+    return not drawn and not any(
+        path.name.startswith((f"{name}_", f"{name}.")) or name in path.parts for name in FLAT
+    )
 
 
 def _unpack(debs: Path, into: Path) -> None:

@@ -80,12 +80,14 @@ def pss(pid: int) -> int:
 def busy_cpu() -> float:
     """CPU seconds that the whole machine has been busy since it started."""
     with open("/proc/stat") as file:
-        user, nice, system, _idle, _iowait, irq, softirq = (int(word) for word in file.readline().split()[1:8])
+        user, nice, system, _idle, _iowait, irq, softirq = (
+            int(word) for word in file.readline().split()[1:8]
+        )
     return (user + nice + system + irq + softirq) / _TICK
 
 
 def adopt_orphans() -> None:
-    """Keep processes that outlive their parent, such as daemons, below this process, where they are counted."""
+    """Keep processes that outlive their parent, such as daemons, below this one, where they are counted."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 

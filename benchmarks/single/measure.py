@@ -55,7 +55,8 @@ def measure(entry: Entry, setup: Setup, root: int, min_epochs: int, min_seconds:
     images, first_s, first_batch = run_epoch(contender, 0)
     warm = Mark.now(root)
     memory = tree_pss(root)
-    later_images, later_s = 0, []
+    later_images = 0
+    later_s: list[float] = []
     while len(later_s) < min_epochs or sum(later_s) < min_seconds:
         count, seconds, _ = run_epoch(contender, len(later_s) + 1)
         later_images += count
@@ -71,7 +72,9 @@ def measure(entry: Entry, setup: Setup, root: int, min_epochs: int, min_seconds:
         "cpu_s_per_1000": 1000 * (end.tree_cpu_s - warm.tree_cpu_s) / later_images,
         "first_epoch_cpu_s_per_1000": 1000 * (warm.tree_cpu_s - start.tree_cpu_s) / images,
         "first_batch_s": first_batch - began if entry.loads else None,
-        "consumer_us_per_image": 1e6 * (end.own_cpu_s - warm.own_cpu_s) / later_images if entry.loads else None,
+        "consumer_us_per_image": 1e6 * (end.own_cpu_s - warm.own_cpu_s) / later_images
+        if entry.loads
+        else None,
         "pss_bytes": memory,
         "notes": getattr(contender, "notes", {}),
     }
@@ -90,7 +93,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--min-epochs", type=int, default=2)
     parser.add_argument("--min-seconds", type=float, default=6.0)
-    parser.add_argument("--prepare", action="store_true", help="make what the contender reads, and do not measure")
+    parser.add_argument(
+        "--prepare", action="store_true", help="make what the contender reads, and do not measure"
+    )
     args = parser.parse_args()
     # Libraries print; the result must stand alone on standard output.
     result_fd = os.dup(1)
@@ -101,7 +106,9 @@ def main() -> None:
         step = getattr(sys.modules[entry.load().__module__], "prepare", None)
         if step is not None:
             step(setup)
-        result: dict[str, Any] = {"versions": {name: importlib.metadata.version(name) for name in entry.distributions}}
+        result: dict[str, Any] = {
+            "versions": {name: importlib.metadata.version(name) for name in entry.distributions}
+        }
     else:
         result = measure(entry, setup, args.root, args.min_epochs, args.min_seconds)
     with os.fdopen(result_fd, "w") as out:

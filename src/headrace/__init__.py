@@ -10,7 +10,7 @@
     for images, labels in hr.DataLoader(train, batch_size=256, shuffle=True, cache="8GiB"):
         ...
 
-Or, over any torch dataset, in place of torch's loader: ``hr.DataLoader(dataset, batch_size=256, num_workers=8)``.
+Or, over any torch dataset: ``hr.DataLoader(dataset, batch_size=256, num_workers=8)``.
 """
 
 from __future__ import annotations

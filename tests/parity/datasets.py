@@ -148,7 +148,7 @@ class Gate(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         if index == self.opener:
             self.file.touch()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 30
         while index == self.closed and not self.file.exists():
             if time.monotonic() > deadline:
                 raise TimeoutError(f"nobody opened the gate before sample {index}")

@@ -98,9 +98,9 @@ def test_generators_and_endless_streams(loader_class, num_workers):
         def __iter__(self):
             info = get_worker_info()
             number = 0 if info is None else 1000 * info.id
-            while True:
-                yield {"number": number, "text": f"n{number}"}
-                number += 1
+            for later in range(number, number + 1_000):
+                yield {"number": later, "text": f"n{later}"}
+            raise AssertionError("read far ahead of what was asked for")
 
     iterator = iter(loader_class(Endless(), batch_size=2, num_workers=num_workers))
     taken = [batch["number"].tolist() for batch in itertools.islice(iterator, 4)]

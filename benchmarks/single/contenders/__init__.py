@@ -25,7 +25,9 @@ class Setup:
     def samples(self) -> tuple[list[str], list[int]]:
         """Paths and labels, in the order that a folder dataset gives them."""
         classes = sorted(entry for entry in self.photos.iterdir() if entry.is_dir())
-        pairs = [(str(path), label) for label, entry in enumerate(classes) for path in sorted(entry.glob("*.jpg"))]
+        pairs = [
+            (str(path), label) for label, entry in enumerate(classes) for path in sorted(entry.glob("*.jpg"))
+        ]
         return [path for path, _ in pairs], [label for _, label in pairs]
 
 
@@ -59,20 +61,27 @@ class Entry:
         return getattr(import_module(f"benchmarks.single.contenders.{module}"), function)
 
 
+_TORCH, _SPDL, _DALI, _FFCV = (
+    ("torch", "simplejpeg", "pillow"),
+    ("spdl",),
+    ("nvidia-dali-cuda120",),
+    ("ffcv",),
+)
+_OURS, _BARE = ("headrace", "torch"), ("simplejpeg", "opencv-python-headless")
 ENTRIES = (
-    Entry("torch-pil", "torch DataLoader, PIL", "peers", "torch_loader:open_pil", ("torch", "pillow")),
-    Entry("torch-opencv", "torch DataLoader, OpenCV", "peers", "torch_loader:open_opencv", ("torch", "simplejpeg")),
-    Entry("spdl", "SPDL, OpenCV", "peers", "spdl_loader:open_loader", ("spdl", "simplejpeg")),
-    Entry("dali", "DALI CPU", "peers", "dali_loader:open_loader", ("nvidia-dali-cuda120",)),
-    Entry("ffcv-jpeg", "FFCV, JPEG in its own file", "peers", "ffcv_loader:open_jpeg", ("ffcv",)),
-    Entry("ffcv-raw", "FFCV, decoded in its own file", "peers", "ffcv_loader:open_raw", ("ffcv",)),
-    Entry("headrace", "headrace, nothing cached", "headrace", "headrace_loader:open_uncached", ("headrace",)),
-    Entry("headrace-decoded", "headrace, decoded cached", "headrace", "headrace_loader:open_decoded", ("headrace",)),
-    Entry("headrace-dropin", "headrace, torch Dataset with OpenCV", "headrace", "headrace_loader:open_dropin", ("headrace",)),
-    Entry("bare-full", "bare: full decode, resize", "headrace", "bare:open_full", ("simplejpeg",), loads=False),
-    Entry("bare-region", "bare: region decode, resize", "headrace", "bare:open_region", (), loads=False),
-    Entry("bare-arrays", "bare: resize of arrays in RAM", "headrace", "bare:open_arrays", (), loads=False),
-)  # fmt: skip
+    Entry("torch-pil", "torch DataLoader, PIL", "peers", "torch_loader:open_pil", _TORCH),
+    Entry("torch-opencv", "torch DataLoader, OpenCV", "peers", "torch_loader:open_opencv", _TORCH),
+    Entry("spdl", "SPDL, OpenCV", "peers", "spdl_loader:open_loader", _SPDL),
+    Entry("dali", "DALI CPU", "peers", "dali_loader:open_loader", _DALI),
+    Entry("ffcv-jpeg", "FFCV, JPEG in its own file", "peers", "ffcv_loader:open_jpeg", _FFCV),
+    Entry("ffcv-raw", "FFCV, decoded in its own file", "peers", "ffcv_loader:open_raw", _FFCV),
+    Entry("headrace", "headrace, nothing cached", "headrace", "headrace_loader:open_uncached", _OURS),
+    Entry("headrace-decoded", "headrace, decoded cached", "headrace", "headrace_loader:open_decoded", _OURS),
+    Entry("headrace-dropin", "headrace, torch Dataset", "headrace", "headrace_loader:open_dropin", _OURS),
+    Entry("bare-full", "bare: full decode, resize", "headrace", "bare:open_full", _BARE, loads=False),
+    Entry("bare-region", "bare: region decode, resize", "headrace", "bare:open_region", _BARE, loads=False),
+    Entry("bare-arrays", "bare: resize of arrays in RAM", "headrace", "bare:open_arrays", _BARE, loads=False),
+)
 BY_NAME = {entry.name: entry for entry in ENTRIES}
 
 

@@ -1,8 +1,8 @@
 """Bare loops: what the work costs without any loader, in as many processes as the loaders have workers.
 
-Everything that is not the work itself is done before: the encoded bytes (or decoded arrays) lie in memory, and
-orders, boxes and flips are drawn, for a few epochs that repeat. Each process writes into a batch array of its
-own. Nothing is read from files and nothing is handed to anybody, so no loader can be quite as cheap.
+Everything that is not the work itself is done before: the encoded bytes (or decoded arrays) lie in memory,
+and orders, boxes and flips are drawn, for a few epochs that repeat. Each process writes into a batch array of
+its own. Nothing is read from files and nothing is handed to anybody, so no loader can be quite as cheap.
 """
 
 from __future__ import annotations
@@ -12,21 +12,19 @@ import multiprocessing as mp
 import os
 import random
 import subprocess
-import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 import simplejpeg
-from numpy.typing import NDArray
-
 from benchmarks.common.crops import Box, draw_box
 from benchmarks.single.contenders import Setup
+from numpy.typing import NDArray
 
 Image = NDArray[np.uint8]
 Loop = Callable[["Drawn", Image], None]
@@ -57,7 +55,9 @@ def full_loop(blobs: list[bytes]) -> Loop:
 
     def loop(drawn: Drawn, batch: Image) -> None:
         scratch, rows = np.empty_like(batch[0]), len(batch)
-        for at, (item, (x, y, w, h), flip) in enumerate(zip(drawn.items, drawn.boxes, drawn.flips, strict=True)):
+        for at, (item, (x, y, w, h), flip) in enumerate(
+            zip(drawn.items, drawn.boxes, drawn.flips, strict=True)
+        ):
             image = simplejpeg.decode_jpeg(blobs[item])
             place(image[y : y + h, x : x + w], batch[at % rows], flip, scratch)
 
@@ -70,7 +70,9 @@ def arrays_loop(blobs: list[bytes]) -> Loop:
 
     def loop(drawn: Drawn, batch: Image) -> None:
         scratch, rows = np.empty_like(batch[0]), len(batch)
-        for at, (item, (x, y, w, h), flip) in enumerate(zip(drawn.items, drawn.boxes, drawn.flips, strict=True)):
+        for at, (item, (x, y, w, h), flip) in enumerate(
+            zip(drawn.items, drawn.boxes, drawn.flips, strict=True)
+        ):
             place(images[item][y : y + h, x : x + w], batch[at % rows], flip, scratch)
 
     return loop
@@ -81,7 +83,8 @@ def region_loop(blobs: list[bytes], region: Path) -> Loop:
     library = ctypes.CDLL(str(region))
     library.region_new.restype = ctypes.c_void_p
     decode = library.region_decode
-    decode.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t] + 4 * [ctypes.c_int] + 2 * [ctypes.c_void_p]
+    pointer, number = ctypes.c_void_p, ctypes.c_int
+    decode.argtypes = [pointer, ctypes.c_char_p, ctypes.c_size_t, *4 * [number], pointer, pointer]
     decoder = library.region_new()
     largest = max(w * h for h, w, *_ in map(simplejpeg.decode_jpeg_header, blobs))
     pixels = np.empty(3 * largest, np.uint8)
@@ -90,7 +93,9 @@ def region_loop(blobs: list[bytes], region: Path) -> Loop:
 
     def loop(drawn: Drawn, batch: Image) -> None:
         scratch, rows = np.empty_like(batch[0]), len(batch)
-        for at, (item, (x, y, w, h), flip) in enumerate(zip(drawn.items, drawn.boxes, drawn.flips, strict=True)):
+        for at, (item, (x, y, w, h), flip) in enumerate(
+            zip(drawn.items, drawn.boxes, drawn.flips, strict=True)
+        ):
             blob = blobs[item]
             skip = x - decode(decoder, blob, len(blob), x, y, w, h, pixels_at, stride_at)
             wide = stride.value
@@ -118,7 +123,7 @@ class Bare:
             self.pipes.append(ours)
             self.workers.append(worker)
         read_s = sum(pipe.recv() for pipe in self.pipes)
-        self.notes = {"read_cpu_s_per_1000": 1000 * read_s / self.images}
+        self.notes: dict[str, float | str] = {"read_cpu_s_per_1000": 1000 * read_s / self.images}
 
     def epoch(self, number: int) -> Iterator[int]:
         """Let every process run its share, and count when all are done."""
@@ -175,8 +180,8 @@ def open_region(setup: Setup) -> Bare:
     libjpeg = find_libjpeg()
     ctypes.CDLL(libjpeg, mode=ctypes.RTLD_GLOBAL)
     region = build_region(setup.data)
-    bare = Bare(setup, lambda blobs: region_loop(blobs, region))
-    bare.notes["libjpeg"] = libjpeg  # type: ignore[assignment]
+    bare = Bare(setup, partial(region_loop, region=region))
+    bare.notes["libjpeg"] = libjpeg
     return bare
 
 
@@ -191,12 +196,14 @@ def build_region(data: Path) -> Path:
 
 
 def find_libjpeg() -> str:
-    """The libjpeg-turbo that Pillow's wheel brings, which is newer and faster than Debian's; else Debian's."""
-    site = Path(sysconfig.get_paths()["platlib"])
-    bundled = sorted((site / "pillow.libs").glob("libjpeg-*.so.62*"))
-    return str(bundled[0]) if bundled else "libjpeg.so.62"
+    """The libjpeg that headrace's kernels use, so that both decode with the same; else what can be found."""
+    try:
+        from headrace.recipes.image.kernels import LIBJPEG
+    except ImportError:
+        return "libjpeg.so.62"
+    return LIBJPEG or "libjpeg.so.62"
 
 
-def prepare(setup: Setup) -> Any:
+def prepare(setup: Setup) -> None:
     """Compile what the region loop needs; not part of any measurement."""
     build_region(setup.data)

@@ -1,4 +1,4 @@
-"""NVIDIA DALI on the CPU: the fused random-crop decoder, which decodes the crop's region, then resize and flip."""
+"""NVIDIA DALI on the CPU: the fused decoder, which decodes the crop's region alone; then resize and flip."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from nvidia.dali import fn, pipeline_def, types
-
 from benchmarks.single.contenders import Setup, touch
+from nvidia.dali import fn, pipeline_def, types
 
 
 class DaliLoader:
@@ -43,7 +42,11 @@ def _pipeline(root: str, size: int) -> tuple[Any, Any]:
     # shuffle_after_epoch orders the whole list anew each epoch; random_shuffle has a buffer's reach only.
     encoded, labels = fn.readers.file(file_root=root, shuffle_after_epoch=True, name="photos")
     images = fn.decoders.image_random_crop(
-        encoded, device="cpu", output_type=types.RGB, random_area=[0.08, 1.0], random_aspect_ratio=[3 / 4, 4 / 3]
+        encoded,
+        device="cpu",
+        output_type=types.RGB,
+        random_area=[0.08, 1.0],
+        random_aspect_ratio=[3 / 4, 4 / 3],
     )
     images = fn.resize(images, resize_x=size, resize_y=size, interp_type=types.INTERP_LINEAR, antialias=False)
     return fn.flip(images, horizontal=fn.random.coin_flip()), labels

@@ -9,18 +9,17 @@ import cv2
 import numpy as np
 import simplejpeg
 import torch
+from benchmarks.common.crops import draw_box
+from benchmarks.single.contenders import Setup
 from PIL import Image
 from torch.utils.data import Dataset
 
-from benchmarks.common.crops import draw_box
-from benchmarks.single.contenders import Setup
-
-# torch seeds Python's global generator in each worker, so workers and epochs draw different crops.
-_draw = random._inst  # type: ignore[attr-defined]
-
 
 class OpenCVPhotos(Dataset[tuple[torch.Tensor, int]]):
-    """simplejpeg (libjpeg-turbo) decodes, OpenCV crops, resizes and flips."""
+    """simplejpeg (libjpeg-turbo) decodes, OpenCV crops, resizes and flips.
+
+    Crops come from Python's global generator, which torch seeds differently in each worker.
+    """
 
     def __init__(self, setup: Setup) -> None:
         self.paths, self.labels = setup.samples()
@@ -32,9 +31,11 @@ class OpenCVPhotos(Dataset[tuple[torch.Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         with open(self.paths[index], "rb", buffering=0) as file:
             image = simplejpeg.decode_jpeg(file.read())
-        left, top, wide, high = draw_box(_draw, image.shape[1], image.shape[0])
-        out = cv2.resize(image[top : top + high, left : left + wide], self.size, interpolation=cv2.INTER_LINEAR)
-        if _draw.random() < 0.5:
+        left, top, wide, high = draw_box(random, image.shape[1], image.shape[0])
+        out = cv2.resize(
+            image[top : top + high, left : left + wide], self.size, interpolation=cv2.INTER_LINEAR
+        )
+        if random.random() < 0.5:
             out = cv2.flip(out, 1)
         return torch.from_numpy(out), self.labels[index]
 
@@ -45,10 +46,10 @@ class PILPhotos(OpenCVPhotos):
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         with open(self.paths[index], "rb") as file:
             image: Any = Image.open(file).convert("RGB")
-        left, top, wide, high = draw_box(_draw, image.width, image.height)
+        left, top, wide, high = draw_box(random, image.width, image.height)
         box = (left, top, left + wide, top + high)
         image = image.resize(self.size, Image.Resampling.BILINEAR, box=box)
-        if _draw.random() < 0.5:
+        if random.random() < 0.5:
             image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
         return torch.from_numpy(np.array(image)), self.labels[index]
 

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.photos import QUALITY
+from benchmarks.single.contenders import Setup, touch
 from ffcv.fields import IntField, RGBImageField
 from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
 from ffcv.transforms import RandomHorizontalFlip, ToTensor
 from ffcv.writer import DatasetWriter
 from PIL import Image
-
-from benchmarks.common.photos import QUALITY
-from benchmarks.single.contenders import Setup, touch
 
 
 class _Photos:
@@ -53,7 +52,11 @@ class FfcvLoader:
     """FFCV's loader over one of the files, mapped from the page cache."""
 
     def __init__(self, setup: Setup, mode: str) -> None:
-        images = [RandomResizedCropRGBImageDecoder((setup.size, setup.size)), RandomHorizontalFlip(), ToTensor()]
+        images = [
+            RandomResizedCropRGBImageDecoder((setup.size, setup.size)),
+            RandomHorizontalFlip(),
+            ToTensor(),
+        ]
         self.loader = Loader(
             str(dataset_file(setup, mode)),
             batch_size=setup.batch,

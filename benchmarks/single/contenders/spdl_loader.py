@@ -13,10 +13,9 @@ from typing import Any
 import cv2
 import numpy as np
 import simplejpeg
-from spdl.pipeline import PipelineBuilder
-
 from benchmarks.common.crops import draw_box
 from benchmarks.single.contenders import Setup, touch
+from spdl.pipeline import PipelineBuilder
 
 CHUNK = 32
 

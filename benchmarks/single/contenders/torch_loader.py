@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from torch.utils.data import DataLoader
-
 from benchmarks.single.contenders import Setup, touch
 from benchmarks.single.contenders.datasets import OpenCVPhotos, PILPhotos, one_thread
+from torch.utils.data import DataLoader
 
 
 class TorchLoader:

@@ -8,15 +8,19 @@ asked for (``HEADRACE_SHM_DIR``), the file lies there instead, unlinked as soon 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import mmap
 import os
 import re
 import tempfile
+import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from multiprocessing import reduction
 from typing import Any
+
+import numpy as np
 
 from headrace.core.errors import OutOfSharedMemory
 from headrace.core.layout import aligned
@@ -38,7 +42,7 @@ class Arena:
         else:
             self.directory = directory or ("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir())
             self.fd = _anonymous_file(self.directory)
-        self._maps: dict[tuple[int, int], mmap.mmap] = {}
+        self._maps: dict[tuple[int, int], memoryview] = {}
         self._free: list[tuple[int, int]] = []
         self.size = 0
         self.in_use = 0
@@ -75,16 +79,16 @@ class Arena:
     def free(self, offset: int, nbytes: int) -> None:
         """Give a range back; its memory returns to the system at once."""
         self.in_use -= nbytes
-        mapped = self._maps.pop((offset, nbytes), None)
-        if mapped is not None:
-            try:
-                mapped.madvise(mmap.MADV_REMOVE)
-            except OSError:
-                pass
+        if self.fd < 0:
+            return
+        mapped = self.map(offset, nbytes)
+        # File systems that cannot punch holes keep the memory until the range is used again.
+        _libc.madvise(_address(mapped), nbytes, mmap.MADV_REMOVE)
+        self.forget(offset, nbytes)
         self._free.append((offset, nbytes))
 
     def _grow(self, size: int) -> int:
-        """Make the file longer. Once there are workers, which may do so too, the board's way replaces this."""
+        """Make the file longer. Once there are workers, which may do so too, the board's way replaces it."""
         offset, self.size = self.size, self.size + size
         os.ftruncate(self.fd, self.size)
         return offset
@@ -100,7 +104,7 @@ class Arena:
         if size > available:
             raise OutOfSharedMemory(
                 f"{show_size(size)} of shared memory are needed and {show_size(available)} are available. "
-                "Use a smaller batch_size, prefetch_factor or cache, or give the machine or container more memory."
+                "Use a smaller batch_size, prefetch_factor or cache, or give the machine or container more."
             )
 
     def reserve(self, offset: int, nbytes: int) -> None:
@@ -116,20 +120,20 @@ class Arena:
             free = stat.f_bavail * stat.f_frsize
             raise OutOfSharedMemory(
                 f"{show_size(nbytes)} of shared memory are needed and {self.directory} has {show_size(free)} "
-                f"left. Make it larger (mount -o remount,size=8G {self.directory}; docker run --shm-size=8g), "
-                "unset HEADRACE_SHM_DIR to use memory that does not depend on it, or use a smaller batch_size, "
-                "prefetch_factor or cache."
+                f"left. Enlarge it (mount -o remount,size=8G {self.directory}; docker run --shm-size=8g); "
+                "unset HEADRACE_SHM_DIR to use memory that does not depend on it; "
+                "or use a smaller batch_size, prefetch_factor or cache."
             ) from None
 
     # -- everybody's side ---------------------------------------------------------------------------------
 
-    def map(self, offset: int, nbytes: int) -> mmap.mmap:
+    def map(self, offset: int, nbytes: int) -> memoryview:
         """The bytes of a range. Mapped once per process; bounds are checked against the file itself."""
         mapped = self._maps.get((offset, nbytes))
         if mapped is None:
             if offset < 0 or nbytes <= 0 or offset % PAGE or offset + nbytes > os.fstat(self.fd).st_size:
                 raise ValueError(f"range {offset}+{nbytes} is outside of the arena")
-            mapped = mmap.mmap(self.fd, nbytes, mmap.MAP_SHARED, offset=offset)
+            mapped = _map(self.fd, offset, nbytes)
             self._maps[offset, nbytes] = mapped
         return mapped
 
@@ -155,6 +159,34 @@ class Arena:
         self.extend = self._grow
 
 
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def _map(fd: int, offset: int, nbytes: int) -> memoryview:
+    """Map a range of a file; it is unmapped when nothing refers to the memory any more.
+
+    Python's own ``mmap`` duplicates the descriptor for each mapping (before 3.13, always), and a user who
+    keeps a thousand batches would run out of them.
+    """
+    address = _libc.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, offset)
+    if address == ctypes.c_void_p(-1).value:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot map {show_size(nbytes)} of the arena: {os.strerror(number)}")
+    memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
+    weakref.finalize(memory, _libc.munmap, address, nbytes).atexit = False
+    # Through numpy, because memoryview takes ctypes' bytes for another type than plain ones. Whatever is made
+    # over this view holds on to ``memory``.
+    return memoryview(np.frombuffer(memory, np.uint8))  # type: ignore[arg-type]
+
+
+def _address(mapped: memoryview) -> int:
+    return int(np.frombuffer(mapped, np.uint8).__array_interface__["data"][0])
+
+
 def _anonymous_file(directory: str) -> int:
     if hasattr(os, "O_TMPFILE"):
         try:
@@ -164,11 +196,13 @@ def _anonymous_file(directory: str) -> int:
                 raise
     sweep(directory)
     with _named_file(directory) as (fd, path):
-        os.unlink(path)
+        # Swept already, where processes that cannot see each other's pids share the directory.
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
         return os.dup(fd)
 
 
-@contextmanager
+@contextlib.contextmanager
 def _named_file(directory: str) -> Iterator[tuple[int, str]]:
     prefix = f"headrace-{os.getuid()}-{os.getpid()}-{_started(os.getpid())}-"
     fd, path = tempfile.mkstemp(prefix=prefix, dir=directory)
@@ -179,7 +213,7 @@ def _named_file(directory: str) -> Iterator[tuple[int, str]]:
 
 
 def _started(pid: int) -> int:
-    """When a process started, in the kernel's ticks; 0 if there is no such process. Tells reused pids apart."""
+    """When a process started, in the kernel's ticks; 0 if it does not exist. Tells reused pids apart."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return int(file.read().rpartition(b")")[2].split()[19])

@@ -18,6 +18,12 @@ _HEADER = struct.Struct("<II8s6Q")  # magic, number of dimensions, dtype, shape:
 assert _HEADER.size == ALIGN
 _PREFIX = struct.Struct("<IQ")
 _DIMENSIONS = 6
+_KINDS = "biufc"
+"""Of dtypes that are nothing but numbers."""
+_DAMAGE = (
+    *(ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError),
+    *(struct.error, msgspec.MsgspecError),
+)
 
 
 def array_size(shape: Sequence[int], dtype: str) -> int:
@@ -33,15 +39,26 @@ def open_array(buffer: memoryview, shape: Sequence[int], dtype: str) -> NDArray[
     return np.frombuffer(buffer, kind, math.prod(shape), ALIGN).reshape(shape)
 
 
+def _is_array(value: Any) -> bool:
+    # A memory map is no different once copied; other subclasses (masked arrays) carry more than their bytes.
+    return type(value) in (np.ndarray, np.memmap)
+
+
+def _bytes(array: NDArray[Any]) -> Any:
+    return array.reshape(-1).view(np.uint8)
+
+
 def _plain(value: Any, arrays: list[NDArray[Any]]) -> Any:
-    if isinstance(value, np.ndarray):
-        arrays.append(np.ascontiguousarray(value))
-        return {"a": len(arrays) - 1}
-    if isinstance(value, np.generic):
-        return {"v": value.item()}
-    if value is None or isinstance(value, bool | int | float | str):
+    # Exact types: what comes back from the cache must be what went in, not the type it derives from.
+    if _is_array(value) or isinstance(value, np.generic):
+        array = np.asarray(value, order="C")
+        if array.dtype.kind not in _KINDS:
+            raise TypeError(f"{array.dtype} cannot be cached")
+        arrays.append(array)
+        return {"s" if isinstance(value, np.generic) else "a": len(arrays) - 1}
+    if value is None or type(value) in (bool, int, float, str):
         return {"v": value}
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
+    if type(value) is dict and all(type(key) is str for key in value):
         return {"d": {key: _plain(item, arrays) for key, item in value.items()}}
     if type(value) in (list, tuple):
         return {"l" if isinstance(value, list) else "t": [_plain(item, arrays) for item in value]}
@@ -50,43 +67,51 @@ def _plain(value: Any, arrays: list[NDArray[Any]]) -> Any:
 
 def dump(value: Any) -> list[bytes | memoryview] | None:
     """The pieces of an extent that holds a nested value of arrays and plain values; None if it cannot."""
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and value.ndim <= _DIMENSIONS:
-        value = np.ascontiguousarray(value)
+    if _is_array(value) and value.dtype.kind in _KINDS and value.ndim <= _DIMENSIONS:
+        value = np.asarray(value, order="C")
         head = bytearray(ALIGN)
         padded = (*value.shape, *(0,) * (_DIMENSIONS - value.ndim))
         _HEADER.pack_into(head, 0, _ARRAY, value.ndim, value.dtype.str.encode(), *padded)
-        return [bytes(head), memoryview(value.reshape(-1).view(np.uint8))]
+        return [bytes(head), memoryview(_bytes(value))]
     arrays: list[NDArray[Any]] = []
     try:
         tree = _plain(value, arrays)
-    except TypeError:
+        described = msgspec.msgpack.encode([tree, [[array.dtype.str, array.shape] for array in arrays]])
+    except (TypeError, OverflowError, UnicodeEncodeError, RecursionError):
         return None
-    if any(array.dtype.kind not in "biufc" for array in arrays):
-        return None
-    described = msgspec.msgpack.encode([tree, [[array.dtype.str, array.shape] for array in arrays]])
     head = bytearray(aligned(_PREFIX.size + len(described)))
     _PREFIX.pack_into(head, 0, _TREE, len(described))
     head[_PREFIX.size : _PREFIX.size + len(described)] = described
     pieces: list[bytes | memoryview] = [bytes(head)]
     for array in arrays:
-        pieces.append(memoryview(array.reshape(-1).view(np.uint8)))
+        pieces.append(memoryview(_bytes(array)))
         pieces.append(b"\0" * (aligned(array.nbytes) - array.nbytes))
     return pieces
 
 
 def load(buffer: memoryview) -> Any:
-    """The value in an extent, without a copy and read-only: a cached sample is shared. Bounds are checked."""
-    if len(buffer) < _PREFIX.size:
-        raise ValueError("extent is too short")
+    """The value in an extent, without a copy and read-only: a cached sample is shared. Bounds are checked.
+
+    Whatever is wrong with the bytes, the error is a ``ValueError``.
+    """
+    try:
+        return _load(buffer.toreadonly())
+    except _DAMAGE as error:
+        raise ValueError(f"extent is damaged: {error}") from error
+
+
+def _load(buffer: memoryview) -> Any:
     magic = int.from_bytes(buffer[:4], "little")
     if magic == _ARRAY:
         _, ndim, kind, *shape = _HEADER.unpack_from(buffer)
-        return _view(buffer, kind.rstrip(b"\0").decode(), shape[: min(ndim, _DIMENSIONS)], ALIGN)
+        if ndim > _DIMENSIONS:
+            raise ValueError(f"{ndim} dimensions")
+        return _view(buffer, kind.rstrip(b"\0").decode(), shape[:ndim], ALIGN)
     if magic != _TREE:
-        raise ValueError("not an extent")
+        raise ValueError("it has no header")
     _, length = _PREFIX.unpack_from(buffer)
     if _PREFIX.size + length > len(buffer):
-        raise ValueError("extent is cut off")
+        raise ValueError("it is cut off")
     tree, described = msgspec.msgpack.decode(buffer[_PREFIX.size : _PREFIX.size + length])
     arrays, at = [], aligned(_PREFIX.size + length)
     for kind, shape in described:
@@ -99,17 +124,19 @@ def load(buffer: memoryview) -> Any:
 def _view(buffer: memoryview, kind: str, shape: Sequence[int], at: int) -> NDArray[Any]:
     dtype = np.dtype(kind)
     count = math.prod(shape)
-    if dtype.hasobject or at + count * dtype.itemsize > len(buffer):
-        raise ValueError("extent is cut off")
-    array = np.frombuffer(buffer, dtype, count, at).reshape(shape)
-    array.flags.writeable = False
+    if dtype.kind not in _KINDS or any(length < 0 for length in shape):
+        raise ValueError(f"{kind} of shape {shape}")
+    if at + count * dtype.itemsize > len(buffer):
+        raise ValueError("it is cut off")
+    array: NDArray[Any] = np.frombuffer(buffer, dtype, count, at).reshape(shape)
     return array
 
 
 def _nested(tree: dict[str, Any], arrays: list[NDArray[Any]]) -> Any:
     ((kind, value),) = tree.items()
-    if kind == "a":
-        return arrays[value]
+    if kind in ("a", "s"):
+        array = arrays[value]
+        return array if kind == "a" else array[()]
     if kind == "d":
         return {key: _nested(item, arrays) for key, item in value.items()}
     if kind == "l":

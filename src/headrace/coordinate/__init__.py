@@ -1,1 +1,1 @@
-"""The brain: which batch goes where, what is cached, what happens when a worker dies. Pure: no I/O, no clock."""
+"""The brain: which batch goes where, what is cached, what happens when a worker dies. Pure: no I/O."""

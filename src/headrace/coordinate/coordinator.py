@@ -116,7 +116,14 @@ class Coordinator:
         ]
 
     def _order(
-        self, batch: Batch, seed: int, start: int, indices: NDArray[np.int64], attempts: int = 0
+        self,
+        batch: Batch,
+        seed: int,
+        start: int,
+        indices: NDArray[np.int64],
+        *,
+        attempts: int = 0,
+        again: bool = False,
     ) -> Order:
         order = Order(
             id=self._next_order,
@@ -132,7 +139,7 @@ class Coordinator:
         )
         keep = np.zeros(0, np.uint8)
         if self.directory.caches:
-            forms, offsets, lengths, keep = self.directory.enter(indices)
+            forms, offsets, lengths, keep = self.directory.enter(indices, again=again)
             order.forms, order.offsets = forms.tobytes(), offsets.tobytes()
             order.lengths, order.keep = lengths.tobytes(), keep.tobytes()
         self._next_order += 1
@@ -167,6 +174,7 @@ class Coordinator:
         """The worker that had this order died (``how``): the orders that take its place.
 
         Rows are divided until a sample that kills its worker stands alone; it then counts as a bad sample.
+        Nothing takes the place of an order whose batch was abandoned.
         """
         opened = self._orders.pop(order_id, None)
         if opened is None:
@@ -175,22 +183,25 @@ class Coordinator:
         indices = order.index_array()
         if self.directory.caches:
             self.directory.settle(indices, opened.keep)
-        batch.open -= 1
-        if self.rows_per_order is None and attempts > ATTEMPTS:
+        if self.rows_per_order is None and attempts > ATTEMPTS and batch.sequence >= self._floor:
+            # The batch stays open: it was not made, so it must never pass for a whole one.
             raise WorkerDied(
                 f"DataLoader worker exited unexpectedly: {how}. Batch {order.step} of epoch {order.epoch} "
                 f"was given to {attempts} workers and none survived it. "
-                "A crash in native code, or the out-of-memory killer, is the usual reason: see the system log."
+                "A crash in native code, or the out-of-memory killer, is the usual reason; see the log."
             )
+        batch.open -= 1
+        if batch.sequence < self._floor:
+            return []
         if len(indices) > 1 and self.rows_per_order is not None:
             return [
-                self._order(batch, order.seed, order.start + row, indices[row : row + 1])
+                self._order(batch, order.seed, order.start + row, indices[row : row + 1], again=True)
                 for row in range(len(indices))
             ]
         if self.rows_per_order is not None and attempts >= ATTEMPTS:
             batch.faults.append((order.start, f"preparing it killed the worker ({how})", ""))
             return []
-        return [self._order(batch, order.seed, order.start, indices, attempts)]
+        return [self._order(batch, order.seed, order.start, indices, attempts=attempts, again=True)]
 
     # -- delivery -----------------------------------------------------------------------------------------
 

@@ -21,12 +21,12 @@ class Directory:
         self.budgets = {form: budgets.get(form, 0) for form in CACHEABLE}
         used = [form for form in CACHEABLE if self.budgets[form] > 0]
         self._offsets = {form: np.full(size, -1, np.int64) for form in used}
-        self._lengths = {form: np.zeros(size, np.int32) for form in used}
+        self._lengths = {form: np.zeros(size, np.int64) for form in used}
         self._pending = np.zeros(size if used else 0, np.uint8)
         self._full: set[Form] = set()
-        self.bytes = {form: 0 for form in CACHEABLE}
-        self.samples = {form: 0 for form in CACHEABLE}
-        self.hits = {form: 0 for form in (Form.NONE, *CACHEABLE)}
+        self.bytes = dict.fromkeys(CACHEABLE, 0)
+        self.samples = dict.fromkeys(CACHEABLE, 0)
+        self.hits = dict.fromkeys((Form.NONE, *CACHEABLE), 0)
 
     @property
     def caches(self) -> bool:
@@ -34,12 +34,13 @@ class Directory:
         return bool(self._offsets)
 
     def enter(
-        self, indices: NDArray[np.int64]
+        self, indices: NDArray[np.int64], *, again: bool = False
     ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
         """For each sample of an order: the form it enters in, its extent, and the forms to keep of it.
 
         Enter each sample at the most prepared form there is. A sample that is already being cached by another
-        order is not cached a second time.
+        order is not cached a second time. ``again``: these samples were entered before, for an order that was
+        lost, and are already counted.
         """
         count = len(indices)
         forms = np.zeros(count, np.uint8)
@@ -58,9 +59,14 @@ class Directory:
                 wanted = (forms < form) & ((self._pending[indices] & bit) == 0)
                 keep[wanted] |= bit
         if keep.any():
-            self._pending[indices] |= keep
-        for form, number in zip(*np.unique(forms, return_counts=True), strict=True):
-            self.hits[Form(form)] += int(number)
+            # A sample may come twice in one order; only its first row keeps it.
+            first = np.zeros(count, np.bool_)
+            first[np.unique(indices, return_index=True)[1]] = True
+            keep[~first] = 0
+            np.bitwise_or.at(self._pending, indices, keep)
+        if not again:
+            for form, number in zip(*np.unique(forms, return_counts=True), strict=True):
+                self.hits[Form(form)] += int(number)
         return forms, offsets, lengths, keep
 
     def publish(self, indices: NDArray[np.int64], published: Published) -> None:
@@ -77,7 +83,7 @@ class Directory:
     def settle(self, indices: NDArray[np.int64], keep: NDArray[np.uint8]) -> None:
         """An order over these samples is over: what it was to keep is kept, or may be tried again."""
         if len(self._pending):
-            self._pending[indices] &= ~keep
+            np.bitwise_and.at(self._pending, indices, ~keep)
 
     def full(self, form: Form) -> None:
         """A form's budget is used up: ask workers no longer to keep it."""

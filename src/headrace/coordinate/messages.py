@@ -52,6 +52,8 @@ class Spent(msgspec.Struct, array_like=True):
     """Preparing waited for fetched bytes: storage is the short stage."""
     wait_room: float = 0.0
     """Fetching waited for preparing: the CPU is the short stage."""
+    fetched: int = 0
+    """Samples read from the source."""
     fetched_bytes: int = 0
     gil_held: float = -1.0
     """Share of the time in which user code held the interpreter lock; negative: not measured."""

@@ -1,85 +1,79 @@
-"""How much memory this process may still use: the machine's and its container's limits."""
+"""How much memory and how many CPUs this process may use: the machine's and its container's limits."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
-_CGROUP_FILES = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
+_PROC = "/proc"
+_CGROUPS = "/sys/fs/cgroup"
+_MEMORY_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+"""Limit and usage, in cgroups of version 2 and of version 1."""
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path) as file:
+            return file.read()
+    except OSError:
+        return ""
 
 
 def _number(path: str) -> int | None:
-    try:
-        with open(path) as file:
-            text = file.read().strip()
-    except OSError:
-        return None
+    text = _read(path).strip()
     return int(text) if text.isdigit() else None
 
 
-def _own_cgroup_files() -> list[tuple[str, str]]:
-    """Limit and usage files of this process's own cgroup (v1 or v2), innermost first."""
-    found: list[tuple[str, str]] = []
-    try:
-        with open("/proc/self/cgroup") as file:
-            lines = file.read().splitlines()
-    except OSError:
-        return found
-    for line in lines:
+def _cgroups(controller: str) -> list[str]:
+    """Directories of the cgroups that bind this process, innermost first: its own, and all those above it.
+
+    In a container the path in /proc is often the machine's, while the mounted root is the container's own, so
+    the roots always count; directories that are not there set no limit.
+    """
+    v1 = os.path.join(_CGROUPS, controller)
+    found: list[str] = []
+    for line in _read(os.path.join(_PROC, "self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
-        if controllers == "":
-            base, names = "/sys/fs/cgroup" + path, ("memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            base = "/sys/fs/cgroup/memory" + path
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        else:
+        if controllers and controller not in controllers.split(","):
             continue
-        found.append((os.path.join(base, names[0]), os.path.join(base, names[1])))
-    return found
+        parts = [part for part in path.split("/") if part not in ("", "..")]
+        base = v1 if controllers else _CGROUPS
+        found += [os.path.join(base, *parts[:depth]) for depth in range(len(parts), 0, -1)]
+    return [*found, _CGROUPS, v1]
+
+
+def _memory_limits() -> Iterator[tuple[int, int | None, str]]:
+    """Limit, usage and directory of each cgroup that limits memory."""
+    for directory in _cgroups("memory"):
+        for limit_file, usage_file in _MEMORY_FILES:
+            limit = _number(os.path.join(directory, limit_file))
+            if limit is not None:
+                yield limit, _number(os.path.join(directory, usage_file)), directory
 
 
 def total_memory() -> int:
     """Bytes of memory of this machine, or of the container if that is less."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for limit_file, _ in (*_own_cgroup_files(), *_CGROUP_FILES):
-        limit = _number(limit_file)
-        if limit is not None:
-            total = min(total, limit)
-    return total
+    return min([total, *(limit for limit, _, _ in _memory_limits())])
 
 
 def available_memory() -> int:
     """Bytes that can still be allocated without swapping or being killed."""
     available = total_memory()
-    try:
-        with open("/proc/meminfo") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    available = int(line.split()[1]) * 1024
-                    break
-    except OSError:
-        pass
-    for limit_file, usage_file in (*_own_cgroup_files(), *_CGROUP_FILES):
-        limit, usage = _number(limit_file), _number(usage_file)
-        if limit is not None and usage is not None and limit < 1 << 60:
+    for line in _read(os.path.join(_PROC, "meminfo")).splitlines():
+        if line.startswith("MemAvailable:"):
+            available = min(available, int(line.split()[1]) * 1024)
+    for limit, usage, directory in _memory_limits():
+        if usage is not None:
             # The page cache counts as usage but is given back under pressure.
-            available = min(available, max(0, limit - usage) + _reclaimable(limit_file))
+            available = min(available, max(0, limit - usage) + _reclaimable(directory))
     return available
 
 
-def _reclaimable(limit_file: str) -> int:
-    stat = os.path.join(os.path.dirname(limit_file), "memory.stat")
-    try:
-        with open(stat) as file:
-            for line in file:
-                name, _, value = line.partition(" ")
-                if name in ("inactive_file", "total_inactive_file"):
-                    return int(value)
-    except OSError:
-        pass
-    return 0
+def _reclaimable(directory: str) -> int:
+    stat = dict(line.split() for line in _read(os.path.join(directory, "memory.stat")).splitlines())
+    # In version 1, "inactive_file" leaves out the cgroups below, whose pages count as usage all the same.
+    return int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
 
 
 def usable_cpus() -> int:
@@ -89,22 +83,16 @@ def usable_cpus() -> int:
     except (AttributeError, OSError):
         cpus = os.cpu_count() or 1
     for quota, period in _quotas():
-        if quota > 0 and period > 0:
-            cpus = min(cpus, max(1, -(-quota // period)))
+        cpus = min(cpus, max(1, -(-quota // period)))
     return max(1, cpus)
 
 
-def _quotas() -> list[tuple[int, int]]:
-    out = []
-    try:
-        with open("/sys/fs/cgroup/cpu.max") as file:
-            quota, period = file.read().split()
-        if quota != "max":
-            out.append((int(quota), int(period)))
-    except (OSError, ValueError):
-        pass
-    quota1 = _number("/sys/fs/cgroup/cpu/cpu.cfs_quota_us")
-    period1 = _number("/sys/fs/cgroup/cpu/cpu.cfs_period_us")
-    if quota1 and period1:
-        out.append((quota1, period1))
-    return out
+def _quotas() -> Iterator[tuple[int, int]]:
+    """CPU time and the time in which it may be used, of each cgroup that limits it."""
+    for directory in _cgroups("cpu"):
+        words = _read(os.path.join(directory, "cpu.max")).split()
+        words = words or [
+            _read(os.path.join(directory, f"cpu.cfs_{word}_us")).strip() for word in ("quota", "period")
+        ]
+        if len(words) == 2 and all(word.isdigit() and int(word) for word in words):
+            yield int(words[0]), int(words[1])

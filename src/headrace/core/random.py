@@ -62,4 +62,4 @@ def uniforms(key_: int, indices: NDArray[Any], count: int = 1) -> NDArray[np.flo
 def seed_global(word: int) -> None:
     """Seed Python's and numpy's global generators, which user code draws from."""
     random.seed(word)
-    np.random.seed(word & 0xFFFFFFFF)  # noqa: NPY002
+    np.random.seed(word & 0xFFFFFFFF)

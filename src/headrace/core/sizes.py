@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+from fractions import Fraction
+from numbers import Integral
 
 from headrace.core.errors import OptionError
 
@@ -27,22 +30,33 @@ def parse_size(value: int | float | str | None, *, total: int, option: str = "ca
     """
     if value is None:
         return 0
-    if isinstance(value, bool):
-        raise OptionError(f"{option}={value!r} is not a size; write bytes, '8GiB', '25%' or a share such as 0.25")
-    if isinstance(value, int):
-        size = value
-    elif isinstance(value, float):
-        size = int(value * total) if 0 < value < 1 else int(value)
-    else:
-        match = _PATTERN.match(value)
-        unit = match.group(2).lower() if match else ""
-        if not match or (unit not in _UNITS and unit != "%"):
-            raise OptionError(f"{option}={value!r} is not a size; write bytes, '8GiB', '25%' or a share such as 0.25")
-        number = float(match.group(1))
-        size = int(number / 100 * total) if unit == "%" else int(number * _UNITS[unit])
-    if size < 0:
+    number, unit = _read(value)
+    if number is None:
+        raise OptionError(
+            f"{option}={value!r} is not a size; write bytes, '8GiB', '25%' or a share such as 0.25"
+        )
+    if number < 0:
         raise OptionError(f"{option}={value!r} is negative")
-    return size
+    if unit == "%":
+        return int(number / 100 * total)
+    if unit == "" and 0 < number < 1:
+        return int(number * total)
+    return int(number * _UNITS[unit])
+
+
+def _read(value: object) -> tuple[Fraction | None, str]:
+    """The number and the unit in a value; None where it is none. Exact: a float has only 53 bits."""
+    if isinstance(value, bool):
+        return None, ""
+    if isinstance(value, Integral):
+        return Fraction(int(value)), ""
+    if isinstance(value, float):
+        return (Fraction(value) if math.isfinite(value) else None), ""
+    match = _PATTERN.match(value) if isinstance(value, str) else None
+    unit = match.group(2).lower() if match else ""
+    if not match or (unit not in _UNITS and unit != "%"):
+        return None, ""
+    return Fraction(match.group(1)), unit
 
 
 def show_size(size: float) -> str:

@@ -43,8 +43,16 @@ def _walk(value: Any, leaves: list[Any]) -> Spec:
 
 
 def unflatten(spec: Spec, leaves: Sequence[Any]) -> Any:
-    """The nested value of ``spec`` with ``leaves`` at its leaves."""
+    """The nested value of ``spec`` with ``leaves`` at its leaves, of which there must be exactly enough."""
+    if len(leaves) != count_leaves(spec):
+        # Else running out would raise StopIteration, which whoever iterates takes for the end.
+        raise ValueError(f"{len(leaves)} leaves do not fill a tree of {count_leaves(spec)}")
     return _build(spec, iter(leaves))
+
+
+def count_leaves(spec: Spec) -> int:
+    """How many leaves a value of this shape has."""
+    return 1 if spec.kind == "leaf" else sum(count_leaves(child) for child in spec.children)
 
 
 def _build(spec: Spec, leaves: Iterator[Any]) -> Any:

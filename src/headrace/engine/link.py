@@ -64,7 +64,10 @@ class Link:
                     os._exit(1)
                 command = decode_command(data)
                 if isinstance(command, Stop):
+                    # Only once everybody knows may the wake-up go round: the last one to learn it starts it,
+                    # and each that leaves passes it on.
                     self.stopped = True
+                    self.board.wake(1)
                 on_command(command)
             elif os.getppid() != self.parent:
                 os._exit(1)

@@ -24,11 +24,20 @@ _MEASURE = 0.5
 class RowPipeline:
     """Runs row orders until told to stop."""
 
-    def __init__(self, link: Link, stages: RowStages, compile_program: Callable[[], Program], threads: int) -> None:
+    def __init__(
+        self,
+        link: Link,
+        stages: RowStages,
+        compile_program: Callable[[], Program],
+        threads: int,
+        measure: bool,
+    ) -> None:
+        """``measure``: there is user code; find out whether it holds the interpreter lock."""
         self._link = link
         self._stages = stages
         self._compile = compile_program
         self._wanted = threads
+        self._measure = measure
         self._running = 0
         self._queue: TimedQueue[Fetched] = TimedQueue(max(1, threads))
         self._lock = threading.Lock()
@@ -80,7 +89,7 @@ class RowPipeline:
 
     def _prepare(self, leave: Callable[[], bool]) -> None:
         program = self._compile()
-        measured: GilProbe | None = GilProbe() if getattr(program, "runs_user_code", False) else None
+        measured: GilProbe | None = GilProbe() if self._measure else None
         room = 0.0
         while not leave():
             try:

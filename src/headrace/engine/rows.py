@@ -45,7 +45,13 @@ class Collator(Protocol):
     """Makes a batch of samples where rows will not do: the user's own collate function."""
 
     def __call__(
-        self, arena: Arena, board: Board, order: Order, claim: Claim | None, samples: list[Any], faults: Faults
+        self,
+        arena: Arena,
+        board: Board,
+        order: Order,
+        claim: Claim | None,
+        samples: list[Any],
+        faults: Faults,
     ) -> OrderDone:
         """Collate, write the batch into its slot, and say so."""
         ...
@@ -104,6 +110,7 @@ class RowStages:
                     faults[row] = Fault.of(blob)
                 else:
                     inputs[row] = blob
+                    spent.fetched += 1
                     spent.fetched_bytes += len(blob)
             forms[missing] = Form.ENCODED
         work = Work(
@@ -226,7 +233,10 @@ class RowStages:
         return published
 
     def _reserve(
-        self, arrays: Sequence[tuple[tuple[int, ...], str]], claim: Claim | None, taken: dict[int, tuple[int, int]]
+        self,
+        arrays: Sequence[tuple[tuple[int, ...], str]],
+        claim: Claim | None,
+        taken: dict[int, tuple[int, int]],
     ) -> list[NDArray[Any] | None]:
         sizes = [extents.array_size(shape, dtype) for shape, dtype in arrays]
         out: list[NDArray[Any] | None] = []

@@ -42,4 +42,5 @@ class RecipeTask:
         """Called in a worker as it starts."""
         if self.on_start is not None:
             self.on_start(link)
-        return RowPipeline(link, self.stages(link.arena, link.board), self.compile, self.threads)
+        stages = self.stages(link.arena, link.board)
+        return RowPipeline(link, stages, self.compile, self.threads, measure=self.recipe.user_code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -101,10 +102,8 @@ def worker_main(link: Link, portable: Portable, close: Sequence[int]) -> None:
     """The body of a worker process."""
     for fd in close:
         # Ends of other workers' sockets, inherited by fork: while open here, their owners would not see EOF.
-        try:
+        with contextlib.suppress(OSError):
             os.close(fd)
-        except OSError:
-            pass
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the job's to handle; it stops its workers
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     link.attach()
@@ -130,5 +129,3 @@ def socket_pair() -> tuple[socket.socket, socket.socket]:
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
             sock.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
     return host, worker
-
-

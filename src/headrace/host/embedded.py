@@ -42,7 +42,16 @@ class Totals:
     def add(self, spent: Spent) -> None:
         """Count one order."""
         self.orders += 1
-        for name in ("fetch", "decode", "augment", "wait_order", "wait_fetch", "wait_room", "fetched_bytes"):
+        for name in (
+            "fetch",
+            "decode",
+            "augment",
+            "wait_order",
+            "wait_fetch",
+            "wait_room",
+            "fetched",
+            "fetched_bytes",
+        ):
             setattr(self.spent, name, getattr(self.spent, name) + getattr(spent, name))
         if spent.gil_held >= 0:
             self.gil_held = spent.gil_held
@@ -81,7 +90,9 @@ class Host(Protocol):
 
 
 class _Base:
-    def __init__(self, arena: Arena, board: Board, coordinator: Coordinator, slots: SlotPool, ahead: int) -> None:
+    def __init__(
+        self, arena: Arena, board: Board, coordinator: Coordinator, slots: SlotPool, ahead: int
+    ) -> None:
         self.arena, self.board = arena, board
         self.coordinator, self.slots = coordinator, slots
         self.ahead = ahead

@@ -31,7 +31,8 @@ class SlotPool:
         self._arena = arena
         self.nbytes = nbytes
         """Bytes of a new slot; 0: a worker finds out how many it takes."""
-        self._keep = keep
+        self.keep = keep
+        """Free slots that are kept for the next batches."""
         self._free: list[HostSlot] = []
         self._released: deque[HostSlot] = deque()
         self._leases: dict[HostSlot, Any] = {}
@@ -56,7 +57,7 @@ class SlotPool:
             self._arena.free(*slot.areas.pop(0))
         slot.cursor = 0
         stale = slot.nbytes < self.nbytes
-        if len(self._free) < self._keep and not stale:
+        if len(self._free) < self.keep and not stale:
             self._free.append(slot)
         else:
             self.discard(slot)

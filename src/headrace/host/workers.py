@@ -66,7 +66,10 @@ class Workers:
         if self._context.get_start_method() == "fork":
             close = [worker.sock.fileno() for worker in self.all.values()] + [ours.fileno()]
         process = self._context.Process(
-            target=worker_main, args=(link, self._task, close), name=f"headrace-worker-{worker_id}", daemon=True
+            target=worker_main,
+            args=(link, self._task, close),
+            name=f"headrace-worker-{worker_id}",
+            daemon=True,
         )
         try:
             process.start()
@@ -136,8 +139,6 @@ class Workers:
         for worker in workers:
             with contextlib.suppress(OSError):
                 worker.sock.send(encoder.encode(Stop()))
-        with contextlib.suppress(OSError):
-            self._board.wake(len(workers) + 1)
         deadline = time.monotonic() + patience
         for act in (None, "terminate", "kill"):
             for worker in workers:

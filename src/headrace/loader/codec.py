@@ -76,6 +76,10 @@ class SlotMemory:
         return self._at
 
 
+def _bytes(array: Any) -> memoryview:
+    return memoryview(array)
+
+
 def _address(buffer: memoryview) -> int:
     return int(np.frombuffer(buffer, np.uint8).__array_interface__["data"][0])
 
@@ -119,14 +123,14 @@ class _Writer(pickle.Pickler):
         nbytes = flat.numel() * flat.element_size()
         at = self._memory.place(flat.data_ptr(), nbytes) if nbytes else 0
         if at is None:
-            at = self._add(memoryview(flat.reshape(-1).view(torch.uint8).numpy()))
+            at = self._add(_bytes(flat.reshape(-1).view(torch.uint8).numpy()))
         return ("t", value.dtype, tuple(value.shape), stride, at)
 
     def _array(self, value: np.ndarray[Any, Any]) -> Any:
         if value.dtype.hasobject or value.nbytes < _SMALL:
             return None
         value = np.ascontiguousarray(value)
-        return ("n", value.dtype, value.shape, self._add(memoryview(value.reshape(-1).view(np.uint8))))
+        return ("n", value.dtype, value.shape, self._add(_bytes(value.reshape(-1).view(np.uint8))))
 
     def _add(self, data: memoryview) -> int:
         at = aligned(self.end, ALIGN)
@@ -140,7 +144,7 @@ def _dense(value: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...] | None]:
 
     A permuted tensor (channels_last, a transpose) keeps its strides; any other becomes contiguous.
     """
-    order = sorted(range(value.dim()), key=lambda d: (-value.stride(d), d))
+    order = sorted(range(value.dim()), key=lambda d: (-value.stride()[d], d))
     permuted = value.permute(order)
     if permuted.is_contiguous():
         return permuted, tuple(value.stride())
@@ -195,5 +199,3 @@ def decode(data: bytes, lease: Any) -> Any:
         return _Reader(io.BytesIO(memoryview(data)[1:]), lease).load()
     at, length = pickle.loads(memoryview(data)[1:])
     return _Reader(io.BytesIO(bytes(memoryview(lease)[at : at + length])), lease).load()
-
-

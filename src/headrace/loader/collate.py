@@ -16,7 +16,10 @@ def collate_into(samples: list[Any], memory: SlotMemory) -> Any:
     def tensors(batch: Any, *, collate_fn_map: Any = None) -> Any:
         first = batch[0]
         plain = all(
-            type(t) is torch.Tensor and t.layout == torch.strided and t.device.type == "cpu" and not t.is_nested
+            type(t) is torch.Tensor
+            and t.layout == torch.strided
+            and t.device.type == "cpu"
+            and not t.is_nested
             for t in batch
         )
         if plain and not first.requires_grad:
@@ -35,5 +38,3 @@ def _stack(batch: Any, *, collate_fn_map: Any) -> Any:
     if type(first) is torch.Tensor and first.layout == torch.strided and not first.is_nested:
         return torch.stack(list(batch), 0)
     return default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map)
-
-

@@ -96,17 +96,19 @@ class DataLoader(torch_data.DataLoader[Any]):
         recipe = dataset if isinstance(dataset, Recipe) else None
         if recipe is not None:
             dataset = RecipeDataset(recipe)
-        elif num_workers != 0 and num_workers is not None or cache:
+        elif (num_workers != 0 and num_workers is not None) or cache:
             recipe = recognise(dataset) if collate_fn is None else None
         if num_workers is None:
             num_workers = "auto" if isinstance(dataset, RecipeDataset) else 0
         if num_workers == "auto":
             num_workers = staff(usable_cpus()).processes
         elif not isinstance(num_workers, int):
-            raise OptionError(f'num_workers={num_workers!r}; write a number, or "auto"')
+            raise TypeError(f'num_workers={num_workers!r}; write a number, or "auto"')
         self._prefetch = prefetch_factor
+        # A recipe cannot change between epochs, so its workers, and what they cached, may stay.
+        self._keeps = isinstance(dataset, RecipeDataset) if persistent_workers is None else persistent_workers
         if persistent_workers is None:
-            persistent_workers = isinstance(dataset, RecipeDataset) and num_workers > 0
+            persistent_workers = self._keeps and num_workers > 0
         options: dict[str, Any] = {
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,
@@ -157,7 +159,9 @@ class DataLoader(torch_data.DataLoader[Any]):
             error_budget=error_budget,
         )
         if self._options.world_size > 1 and not self._ours:
-            raise OptionError("rank= and world_size= share out headrace's own order; a sampler shares by itself")
+            raise OptionError(
+                "rank= and world_size= share out headrace's own order; a sampler shares by itself"
+            )
         self._book = ErrorBook(on_error, self._options.error_budget, self._name)
         self._epoch = 0
         self._seed: int | None = seed
@@ -167,6 +171,7 @@ class DataLoader(torch_data.DataLoader[Any]):
         self._batches = self._samples = 0
         self._closed = False
         self._finalizer: Any = None
+        self._last_stats: Stats | None = None
 
     # -- iteration ----------------------------------------------------------------------------------------
 
@@ -221,9 +226,12 @@ class DataLoader(torch_data.DataLoader[Any]):
         return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
 
     def _prepares_ahead(self) -> bool:
-        return bool(
-            self.persistent_workers and self._ours and self._seed is not None and self._in_order
-        ) and not self._iterable
+        return (
+            bool(
+                self._keeps and self.num_workers and self._ours and self._seed is not None and self._in_order
+            )
+            and not self._iterable
+        )
 
     def _draws(self, seed: int, epoch: int, resume: LoaderState | None) -> Any:
         if self._iterable:
@@ -236,7 +244,7 @@ class DataLoader(torch_data.DataLoader[Any]):
             return SamplerDraws(
                 self._index_sampler, batched=self._auto_collation, seed=seed, epoch=epoch, skip=skip
             )
-        size, geometry = len(self.dataset), self._geometry()
+        size, geometry = self._length(), self._geometry()
         position = resume.position if resume is not None else 0
 
         def make() -> UniformEpoch:
@@ -246,12 +254,15 @@ class DataLoader(torch_data.DataLoader[Any]):
 
         return UniformDraws(make, seed)
 
+    def _length(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
     def _geometry(self) -> Geometry:
         options = self._options
         return Geometry(self.batch_size or 1, options.rank, options.world_size, self.drop_last)
 
     def _steps(self, position: int) -> int:
-        return self._geometry().steps(len(self.dataset) - position)
+        return self._geometry().steps(self._length() - position)
 
     # -- sessions -----------------------------------------------------------------------------------------
 
@@ -273,7 +284,12 @@ class DataLoader(torch_data.DataLoader[Any]):
         pin = wants_pinning(self.pin_memory, self.pin_memory_device)
         context = self.multiprocessing_context or multiprocessing.get_context()
         workers = self.num_workers
-        common: dict[str, Any] = {"in_order": self._in_order, "context": context, "book": self._book, "pin": pin}
+        common: dict[str, Any] = {
+            "in_order": self._in_order,
+            "context": context,
+            "book": self._book,
+            "pin": pin,
+        }
         if self._recipe is not None:
             collate = self._custom_collate or self._recipe.collate
             return RecipeSession(
@@ -318,7 +334,9 @@ class DataLoader(torch_data.DataLoader[Any]):
             resume=resume.workers if resume is not None else None,
         )
         kind = IterableSession if self._iterable else ObjectSession
-        return kind(task, ahead=workers * (2 if self.prefetch_factor is None else self.prefetch_factor), **common)
+        return kind(
+            task, ahead=workers * (2 if self.prefetch_factor is None else self.prefetch_factor), **common
+        )
 
     def _over(self, iterator: EpochIterator, session: Session, *, whole: bool, broken: bool = False) -> None:
         """An iterator came to its end (``whole``), was dropped on the way, or cannot go on (``broken``)."""
@@ -326,13 +344,15 @@ class DataLoader(torch_data.DataLoader[Any]):
             session.close()
             return
         self._live = None
-        if broken or not self.persistent_workers:
+        if broken or not self._keeps:
             self._drop_session()
         elif not whole:
             session.abandon()
             self._fed = None
 
     def _drop_session(self) -> None:
+        if self._session is not None:
+            self._last_stats = self.stats()
         if self._finalizer is not None:
             self._finalizer()
             self._finalizer = None
@@ -346,8 +366,9 @@ class DataLoader(torch_data.DataLoader[Any]):
         if epoch < 0:
             raise OptionError(f"set_epoch({epoch}): epochs count from 0")
         self._epoch = epoch
-        for owner in (self.sampler, self.batch_sampler):
-            if not self._ours and hasattr(owner, "set_epoch"):
+        owners: tuple[Any, ...] = () if self._ours else (self.sampler, self.batch_sampler)
+        for owner in owners:
+            if hasattr(owner, "set_epoch"):
                 owner.set_epoch(epoch)
 
     def state_dict(self) -> dict[str, Any]:
@@ -368,7 +389,7 @@ class DataLoader(torch_data.DataLoader[Any]):
         self._resume = read_state(
             state,
             sampling=self._sampling,
-            size=None if self._iterable or not self._ours else len(self.dataset),
+            size=None if self._iterable or not self._ours else self._length(),
             workers=self.num_workers,
             shuffle=self._shuffle,
         )
@@ -387,8 +408,13 @@ class DataLoader(torch_data.DataLoader[Any]):
     def _state(self, seed: int | None, epoch: int, position: int, session: Any) -> LoaderState:
         state = LoaderState(VERSION, self._sampling, seed, epoch, position, shuffle=self._shuffle)
         if self._ours and not self._iterable:
-            state.size = len(self.dataset)
-        if state.sampling == "sampler" and position and not self._prefetches and _stateful(self._index_sampler):
+            state.size = self._length()
+        if (
+            state.sampling == "sampler"
+            and position
+            and not self._prefetches
+            and _stateful(self._index_sampler)
+        ):
             state.sampler = self._index_sampler.state_dict()
         delivered = getattr(session, "delivered", None)
         if delivered is not None:
@@ -422,17 +448,20 @@ class DataLoader(torch_data.DataLoader[Any]):
     def stats(self) -> Stats:
         """Numbers about this loader: what was delivered, where time went, what the cache holds."""
         session = self._session
+        if session is None and self._last_stats is not None:
+            return self._last_stats
+        mine: dict[str, Any] = {
+            "batches": self._batches,
+            "samples": self._samples,
+            "epoch": max(0, self._epoch - 1),
+            "bad_samples": len(self._book.bad),
+            "workers": self.num_workers,
+            "threads": 1,
+        }
+        if isinstance(session, RecipeSession) and self.num_workers:
+            mine["workers"], mine["threads"] = session.workers
         host = getattr(session, "host", None)
-        at_work = session.workers if isinstance(session, RecipeSession) else None
-        return snapshot(
-            host,
-            batches=self._batches,
-            samples=self._samples,
-            epoch=max(0, self._epoch - 1),
-            bad=len(self._book.bad),
-            workers=at_work.processes if at_work and self.num_workers else self.num_workers,
-            threads=at_work.threads if at_work else 1,
-        )
+        return Stats(**mine) if host is None else snapshot(host, mine)
 
     def close(self) -> None:
         """Stop workers and free memory. Batches that you keep stay valid."""

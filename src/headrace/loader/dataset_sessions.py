@@ -60,7 +60,7 @@ class IterableSession(Hosted):
         resume = task.resume or [(0, None)] * task.num_workers
         self.delivered: list[tuple[int, Any]] = list(resume)
         """Per worker: batches delivered, and its dataset's state after the last of them."""
-        self.host = make_host(
+        host = make_host(
             HostParts.build(0, dict.fromkeys(CACHEABLE, 0)),
             rows=None,
             nbytes=0,
@@ -71,8 +71,8 @@ class IterableSession(Hosted):
             context=context,
             pinned_orders=True,
         )
-        self.host.pick = self._pick
-        self.host.on_done = self._on_done
+        host.pick, host.on_done = self._pick, self._on_done
+        self.host = host
         self._pin(pin)
 
     def begin(self, draws: Draws, following: Callable[[], Draws] | None) -> None:
@@ -250,6 +250,4 @@ def pin_value(value: Any) -> Any:
     """Every tensor of a nested value in page-locked memory."""
     from torch.utils.data._utils.pin_memory import pin_memory
 
-    return pin_memory(value)
-
-
+    return pin_memory(value)  # type: ignore[no-untyped-call]

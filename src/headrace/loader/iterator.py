@@ -40,14 +40,12 @@ class EpochIterator(Iterator[Any]):
             if loader._closed:
                 raise LoaderClosed("the loader was closed; make a new one")
             session = self._session
-            found = None
-            if session is not None and self._left != 0:
-                found = self._ask(session)
-            if found is None:
+            found = self._ask(session) if session is not None and self._left != 0 else None
+            if session is None or found is None:
                 self._end()
                 raise StopIteration
             drawn, value = found
-            loader._delivered(self._session, self._seed, drawn)
+            loader._delivered(session, self._seed, drawn)
             if value is not SKIPPED:
                 self._yielded += 1
                 self._check_promise()

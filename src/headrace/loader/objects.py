@@ -230,5 +230,3 @@ class IterableRunner(ObjectRunner):
         if not hasattr(self._task.dataset, "state_dict"):
             return b""
         return msgspec.json.encode(self._task.dataset.state_dict())
-
-

@@ -61,7 +61,9 @@ def read_options(
         raise OptionError(f"error_budget={error_budget!r}; write a number of samples, or a share below 1")
     if isinstance(error_budget, float):
         if error_budget >= 1:
-            raise OptionError(f"error_budget={error_budget!r}; a share lies below 1, a number of samples is an int")
+            raise OptionError(
+                f"error_budget={error_budget!r}; a share lies below 1, a number of samples is an int"
+            )
         error_budget = max(1, int(error_budget * (samples or 0)))
     if seed is not None and not isinstance(seed, int):
         raise OptionError(f"seed={seed!r} is not an integer")

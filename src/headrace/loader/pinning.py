@@ -32,6 +32,10 @@ def wants_pinning(pin_memory: bool, pin_memory_device: str = "") -> bool:
     return True
 
 
+def _cudart() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+
+
 class Pinner:
     """Registers slots with CUDA as they are made, and lets go of them with the loader."""
 
@@ -46,7 +50,7 @@ class Pinner:
             return True
         buffer = self._arena.map(*key)
         address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        status: Any = torch.cuda.cudart().cudaHostRegister(address, slot.nbytes, 0)
+        status: Any = _cudart().cudaHostRegister(address, slot.nbytes, 0)
         if int(status) != 0:
             return False
         self._registered[key] = address
@@ -56,10 +60,10 @@ class Pinner:
         """A slot's memory is about to be freed."""
         address = self._registered.pop((slot.offset, slot.nbytes), None)
         if address is not None:
-            torch.cuda.cudart().cudaHostUnregister(address)
+            _cudart().cudaHostUnregister(address)
 
     def close(self) -> None:
         """Unlock everything that is not in use."""
         for address in self._registered.values():
-            torch.cuda.cudart().cudaHostUnregister(address)
+            _cudart().cudaHostUnregister(address)
         self._registered.clear()

@@ -44,7 +44,9 @@ class RecipeDataset(Dataset[Any]):
         (sample,) = program.samples(work)
         if work.faults:
             fault = work.faults[0]
-            raise SampleError(BadSample(index, self.recipe.source.name(index), fault.reason, 0, fault.traceback))
+            raise SampleError(
+                BadSample(index, self.recipe.source.name(index), fault.reason, 0, fault.traceback)
+            )
         return _tensors(sample)
 
 

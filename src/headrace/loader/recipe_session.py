@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.cache.arena import Arena
+from headrace.cache.arena import PAGE, Arena
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import BadSample, HeadraceError, SampleError, TooManyBadSamples
 from headrace.core.forms import Form
-from headrace.core.layout import RowLayout
+from headrace.core.layout import RowLayout, aligned
 from headrace.core.memory import usable_cpus
 from headrace.engine.board import Board, Claim
 from headrace.engine.rows import Faults
@@ -69,13 +69,16 @@ class RecipeSession(Hosted):
         self._book = book
         caches_decoded = budgets[Form.DECODED] > 0
         program = compile_recipe(recipe, caches_decoded=caches_decoded)
-        self._user_code = bool(getattr(program, "runs_user_code", False))
+        self._user_code = recipe.user_code
         self._staff = staff(usable_cpus(), self._own, -1.0 if self._user_code else None)
         if not own_number and num_workers > 0:
             num_workers = self._staff.processes
         hands = max(1, num_workers * self._staff.threads)
         size = batch_size or 1
-        parts = HostParts.build(len(recipe.source), budgets)
+        # One job never gets the same augmented sample twice, so what it can keep of that form are batches that
+        # are ready before it asks: the budget is depth.
+        self._depth_budget = budgets[Form.AUGMENTED]
+        parts = HostParts.build(len(recipe.source), {**budgets, Form.AUGMENTED: 0})
         collator = RecipeCollator(collate_fn, book.rule) if collate_fn is not None else None
         self._layout = None if collator is not None else program.layout
         self._wrapper = RowWrapper(self._layout, batched=self._batched) if self._layout else None
@@ -108,14 +111,22 @@ class RecipeSession(Hosted):
             context=context,
             run=run,
         )
+        self._size = size
         if self._layout is not None:
             self.host.bytes_for = self._layout.nbytes
+            self._deepen()
         self._pin(pin)
 
     @property
     def workers(self) -> Staff:
         """Processes and threads at work."""
         return self._staff
+
+    def _deepen(self) -> None:
+        """Let as many more batches be ready ahead as the budget for augmented samples holds."""
+        if isinstance(self.host, ProcessHost) and self._layout is not None:
+            self.host.ahead += self._depth_budget // aligned(self._layout.nbytes(self._size), PAGE)
+            self.host.slots.keep = self.host.ahead + 1
 
     def begin(self, draws: Draws, following: Callable[[], Draws] | None) -> None:
         """See ``Session``. Finds out how samples look where only user code can say."""
@@ -134,12 +145,15 @@ class RecipeSession(Hosted):
                 self._wrapper = RowWrapper(layout, batched=self._batched)
                 self.host.layout = done.result
                 self.host.bytes_for = layout.nbytes
+                self._deepen()
                 return
             for _, reason, trace in done.faults:
                 faults.append(BadSample(index, self._recipe.source.name(index), reason, 0, trace))
         if faults:
             raise SampleError(faults[0]) if self._book.rule == "raise" else TooManyBadSamples(faults, 0)
-        raise HeadraceError(f"{self._recipe!r} gives samples that cannot be laid out as arrays; pass collate=")
+        raise HeadraceError(
+            f"{self._recipe!r} gives samples that cannot be laid out as arrays; pass collate="
+        )
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
         """See ``Session``."""
@@ -195,12 +209,12 @@ def _own_randomness(user_code: bool) -> Iterator[None]:
     if not user_code:
         yield
         return
-    saved = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002
+    saved = random.getstate(), np.random.get_state(), torch.get_rng_state()
     try:
         yield
     finally:
         random.setstate(saved[0])
-        np.random.set_state(saved[1])  # noqa: NPY002
+        np.random.set_state(saved[1])
         torch.set_rng_state(saved[2])
 
 
@@ -212,7 +226,13 @@ class RecipeCollator:
     on_error: str
 
     def __call__(
-        self, arena: Arena, board: Board, order: Order, claim: Claim | None, samples: list[Any], faults: Faults
+        self,
+        arena: Arena,
+        board: Board,
+        order: Order,
+        claim: Claim | None,
+        samples: list[Any],
+        faults: Faults,
     ) -> OrderDone:
         """See ``Collator``."""
         done = OrderDone(order.id, [])

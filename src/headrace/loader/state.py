@@ -52,7 +52,9 @@ def read_state(state: Any, *, sampling: str, size: int | None, workers: int, shu
         if loaded.size != size:
             raise StateError(f"the state is of a dataset of {loaded.size} samples, and this one has {size}")
         if loaded.shuffle != shuffle:
-            raise StateError(f"the state is of a loader with shuffle={loaded.shuffle}, and this one has {shuffle}")
+            raise StateError(
+                f"the state is of a loader with shuffle={loaded.shuffle}, and this one has {shuffle}"
+            )
         if not 0 <= loaded.position <= (size or 0):
             raise StateError(f"position {loaded.position} lies outside of an epoch of {size} samples")
     if sampling == "iterable" and loaded.workers is not None and len(loaded.workers) != max(1, workers):

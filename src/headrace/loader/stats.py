@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
-from headrace.core.forms import CACHEABLE, Form
+from headrace.core.forms import CACHEABLE
 from headrace.core.sizes import show_size
 from headrace.host.embedded import Host
 
@@ -12,41 +14,43 @@ from headrace.host.embedded import Host
 class FormStats(msgspec.Struct, frozen=True):
     """The cache of one form."""
 
-    budget: int
-    bytes: int
-    samples: int
-    hits: int
+    budget: int = 0
+    bytes: int = 0
+    samples: int = 0
+    hits: int = 0
 
 
 class Stats(msgspec.Struct, frozen=True):
     """A snapshot of ``loader.stats()``. Times are seconds, summed over all workers and threads."""
 
-    batches: int
-    samples: int
-    epoch: int
-    waited: float
+    batches: int = 0
+    samples: int = 0
+    epoch: int = 0
+    waited: float = 0.0
     """For which the training loop waited for a batch."""
-    fetch: float
-    decode: float
-    augment: float
-    wait_order: float
+    fetch: float = 0.0
+    decode: float = 0.0
+    augment: float = 0.0
+    wait_order: float = 0.0
     """For which fetching had nothing to do: enough is prepared, the training loop is the short stage."""
-    wait_fetch: float
+    wait_fetch: float = 0.0
     """For which preparing waited for bytes: storage is the short stage."""
-    wait_room: float
+    wait_room: float = 0.0
     """For which fetched bytes waited to be prepared: the CPU is the short stage."""
-    fetched_samples: int
-    fetched_bytes: int
-    cache: dict[str, FormStats]
-    bad_samples: int
-    workers: int
-    threads: int
-    restarts: int
-    slots: int
-    leased: int
-    arena_bytes: int
+    fetched_samples: int = 0
+    fetched_bytes: int = 0
+    cache: dict[str, FormStats] = msgspec.field(
+        default_factory=lambda: {form.name.lower(): FormStats() for form in CACHEABLE}
+    )
+    bad_samples: int = 0
+    workers: int = 0
+    threads: int = 0
+    restarts: int = 0
+    slots: int = 0
+    leased: int = 0
+    arena_bytes: int = 0
     """Shared memory in use: slots, and what the cache holds."""
-    gil_held: float
+    gil_held: float = -1.0
     """Share of the time for which user code held the interpreter lock; negative: not measured."""
 
     @property
@@ -82,13 +86,8 @@ class Stats(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-def snapshot(
-    host: Host | None, *, batches: int, samples: int, epoch: int, bad: int, workers: int, threads: int
-) -> Stats:
+def snapshot(host: Host, mine: dict[str, Any]) -> Stats:
     """The numbers of a host, and what the loader itself counted."""
-    if host is None:
-        nothing = {form.name.lower(): FormStats(0, 0, 0, 0) for form in CACHEABLE}
-        return Stats(batches, samples, epoch, *([0.0] * 7), 0, 0, nothing, bad, workers, threads, 0, 0, 0, 0, -1.0)
     spent, directory = host.totals.spent, host.coordinator.directory
     cache = {
         form.name.lower(): FormStats(
@@ -99,9 +98,7 @@ def snapshot(
     slots = host.slots
     cached = sum(directory.bytes.values())
     return Stats(
-        batches=batches,
-        samples=samples,
-        epoch=epoch,
+        **mine,
         waited=host.totals.waited,
         fetch=spent.fetch,
         decode=spent.decode,
@@ -109,12 +106,9 @@ def snapshot(
         wait_order=spent.wait_order,
         wait_fetch=spent.wait_fetch,
         wait_room=spent.wait_room,
-        fetched_samples=directory.hits[Form.NONE],
+        fetched_samples=spent.fetched,
         fetched_bytes=spent.fetched_bytes,
         cache=cache,
-        bad_samples=bad,
-        workers=workers,
-        threads=threads,
         restarts=host.totals.restarts,
         slots=slots.count,
         leased=slots.leased,

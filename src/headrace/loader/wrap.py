@@ -39,7 +39,9 @@ class RowWrapper:
     def wrap(self, lease: Any, rows: int, good: int) -> Any:
         """The first ``good`` rows of a slot laid out for ``rows`` rows, nested as torch's collate would."""
         leaves = []
-        for field, dtype, offset in zip(self._layout.fields, self._dtypes, self._layout.offsets(rows), strict=True):
+        for field, dtype, offset in zip(
+            self._layout.fields, self._dtypes, self._layout.offsets(rows), strict=True
+        ):
             leaves.append(self._tensor(field, dtype, lease, offset, good))
         return unflatten(self._tree, leaves)
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from fractions import Fraction
 
 from headrace.core.errors import OptionError
 from headrace.core.forms import CACHEABLE, Form
 
 DECODED_FIRST = (0.0, 1.0, 0.0)
-"""The rule until measurements choose: all of it to the decoded form, which saves both fetching and decoding."""
+"""The rule until measurements choose: all to the decoded form, which saves both fetching and decoding."""
 
 
 def split_budget(budget: int, split: Sequence[float] | str | None) -> dict[Form, int]:
@@ -21,9 +22,13 @@ def split_budget(budget: int, split: Sequence[float] | str | None) -> dict[Form,
     if split is None or split == "auto":
         split = DECODED_FIRST
     if isinstance(split, str) or len(split) != 3:
-        raise OptionError(f"split={split!r} is not a split; write (encoded, decoded, augmented), e.g. (0, 1, 0)")
+        raise OptionError(
+            f"split={split!r} is not a split; write (encoded, decoded, augmented), e.g. (0, 1, 0)"
+        )
     shares = [float(share) for share in split]
-    total = sum(shares)
-    if any(share < 0 or not math.isfinite(share) for share in shares) or total <= 0:
+    if any(share < 0 or not math.isfinite(share) for share in shares) or not any(shares):
         raise OptionError(f"split={split!r}: shares must not be negative and not all zero")
-    return {form: int(budget * share / total) for form, share in zip(CACHEABLE, shares, strict=True)}
+    # Floats could round the parts to more than the whole.
+    exact = [Fraction(share) for share in shares]
+    total = sum(exact)
+    return {form: int(budget * share / total) for form, share in zip(CACHEABLE, exact, strict=True)}

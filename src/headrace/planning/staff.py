@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 _THREADS = 4
-"""Threads in one process, at most: what runs between native calls still takes turns at the interpreter lock."""
+"""Threads in one process, at most: what runs between native calls takes turns at the interpreter lock."""
 _HELD = 0.4
 """User code that holds the lock for more than this share of its time gains nothing from a second thread."""
 

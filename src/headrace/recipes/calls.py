@@ -18,7 +18,7 @@ from headrace.recipes.values import to_pil
 
 @dataclass(frozen=True, eq=False)
 class Call(Op):
-    """A user's callable. ``style``, how it is called: plain, torchvision, or image (by keyword, gives a dict)."""
+    """A user's callable. ``style``: how it is called, plain, torchvision, or image (``f(image=...)["image"]``)."""
 
     function: Callable[..., Any]
     deterministic: bool

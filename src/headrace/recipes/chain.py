@@ -14,17 +14,18 @@ from headrace.core.layout import Field
 from headrace.recipes.calls import Call
 from headrace.recipes.image.geometry import Geometry
 from headrace.recipes.image.pixels import Pixels
+from headrace.recipes.image.resample import PLAIN, Finish, Resample
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
-from headrace.recipes.image.stages import PLAIN, Erase, Finish, Paint, Resample, Transpose
+from headrace.recipes.image.stages import Erase, Paint, Transpose
 from headrace.recipes.op import UNKNOWN, Op, Size
-from headrace.recipes.order import Batch, Order, Placed
+from headrace.recipes.order import Batch, Order
 from headrace.recipes.values import as_image
 
 
 class Stage(Protocol):
     """Some steps at work on all rows of an order."""
 
-    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Placed:
+    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Batch:
         """The rows' values after these steps, in ``into`` if it is given and the stage can."""
         ...
 
@@ -72,7 +73,7 @@ class UserCode:
         self._calls = calls
         self._present = before.presented if before.order is not None else None
 
-    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Placed:
+    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Batch:
         """Whatever the callables return."""
         values = list(batch.values)
         work = order.work
@@ -91,13 +92,13 @@ class UserCode:
             except Exception as error:
                 order.fault(row, error)
                 values[row] = None
-        return Placed(None, values)
+        return Batch(values)
 
 
 class ToImages:
     """What user code returned, as images for the steps that follow."""
 
-    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Placed:
+    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Batch:
         """Arrays of uint8."""
         values = list(batch.values)
         for row, value in enumerate(values):
@@ -107,7 +108,7 @@ class ToImages:
                 values[row] = as_image(value)
             except Exception as error:
                 order.fault(row, error)
-        return Placed(None, values)
+        return Batch(values)
 
 
 class Chain:
@@ -141,7 +142,7 @@ class Chain:
     def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Batch:
         """All stages; ``into`` goes to the last that writes rows."""
         for at, stage in enumerate(self.stages):
-            batch = stage.run(batch, order, into if at == self._writer else None).batch()
+            batch = stage.run(batch, order, into if at == self._writer else None)
         return batch
 
 

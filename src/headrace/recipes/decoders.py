@@ -12,7 +12,7 @@ from headrace.core import random
 from headrace.recipes.calls import Call
 from headrace.recipes.image import kernels
 from headrace.recipes.image.ops import Decode
-from headrace.recipes.image.stages import Scratch
+from headrace.recipes.image.resample import Scratch
 from headrace.recipes.order import Batch, Order
 from headrace.recipes.spin import SyntheticDecode
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -28,32 +29,38 @@ class Size(NamedTuple):
 UNKNOWN = Size()
 
 
-class Draw:
-    """The random numbers of one step for the rows of an order: pure functions of (seed, epoch, sample)."""
+Numbers = NDArray[np.float64]
+"""Uniform numbers in [0, 1), a line for each row, pure functions of (seed, epoch, sample)."""
 
-    __slots__ = ("_key", "indices")
 
-    def __init__(self, seed: int, epoch: int, position: int, indices: NDArray[np.int64]) -> None:
-        self._key = random.key(seed, epoch, position)
-        self.indices = indices
+class Columns:
+    """Which random numbers belong to which step: drawing for all steps at once is one pass.
 
-    def __call__(self, count: int = 1) -> NDArray[np.float64]:
-        """Uniform numbers in [0, 1): ``count`` for each row. Every call gives the same numbers."""
-        return random.uniforms(self._key, self.indices, count)
+    The columns depend on the recipe alone, so a step draws the same numbers whatever is cached.
+    """
 
-    def row(self, row: int, count: int) -> NDArray[np.float64]:
-        """``count`` numbers for one row, independent of those that all rows get."""
-        numbers: NDArray[np.float64] = random.uniforms(
-            random.mix(self._key), self.indices[row : row + 1], count
-        )[0]
-        return numbers
+    def __init__(self, steps: Sequence[Op]) -> None:
+        counts = [step.draws for step in steps]
+        self.total = sum(counts)
+        self._starts = [sum(counts[:at]) for at in range(len(counts) + 1)]
+
+    def draw(self, seed: int, epoch: int, indices: NDArray[np.int64]) -> Numbers:
+        """The numbers of all steps for the given samples."""
+        return random.uniforms(random.key(seed, epoch), indices, self.total)
+
+    def of(self, numbers: Numbers, position: int) -> Numbers:
+        """The part of ``numbers`` that belongs to the step at ``position``."""
+        return numbers[:, self._starts[position] : self._starts[position + 1]]
 
 
 class Op:
-    """A step of a recipe. Subclasses are frozen dataclasses: they compare, hash and print by their options."""
+    """A step of a recipe. Subclasses are frozen dataclasses, which compare and print by their options."""
 
     shows: ClassVar[str] = ""
     """How users write it, for messages."""
+
+    draws: ClassVar[int] = 0
+    """How many random numbers it needs for each row."""
 
     @property
     def random(self) -> bool:

@@ -3,34 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.recipes.op import Draw
+from headrace.core import random
+from headrace.recipes.op import Columns, Numbers
 from headrace.recipes.program import Fault, Work
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "that of a single number"
 
 
 def misfit(have: Sequence[int], want: Sequence[int]) -> str:
     """Why a value of one shape cannot be a row of a batch of another."""
     return (
-        f"its shape is {' x '.join(map(str, have)) or 'that of a single number'} and the rows of the batch are "
-        f"{' x '.join(map(str, want)) or 'single numbers'}; add a resize or crop that makes all samples equal, "
-        "or pass collate= to put unequal ones together"
+        f"its shape is {_shape(have)} and that of the batch's rows is {_shape(want)}; "
+        "add a resize or crop that makes all samples equal, or pass collate= to put unequal ones together"
     )
 
 
-@dataclass
 class Batch:
-    """One value per row; ``jpeg`` says which of them are JPEG bytes still, and ``infos`` what these hold."""
+    """One value per row; ``jpeg`` says which of them are JPEG bytes still, and ``infos`` what these hold.
 
-    values: list[Any]
-    jpeg: NDArray[np.bool_] | None = None
-    infos: NDArray[np.int32] | None = None
-    block: NDArray[Any] | None = None
-    """The array of which the values are the rows, if there is one."""
+    ``block``: the array of which the values are the rows, if there is one.
+    """
+
+    __slots__ = ("_values", "block", "infos", "jpeg")
+
+    def __init__(
+        self,
+        values: list[Any] | None,
+        jpeg: NDArray[np.bool_] | None = None,
+        infos: NDArray[np.int32] | None = None,
+        block: NDArray[Any] | None = None,
+    ) -> None:
+        self._values = values
+        self.jpeg = jpeg
+        self.infos = infos
+        self.block = block
+
+    @property
+    def values(self) -> list[Any]:
+        """The values; those of a block are taken apart only when somebody asks."""
+        if self._values is None:
+            self._values = [] if self.block is None else list(self.block)
+        return self._values
 
     def part(self, rows: Sequence[int]) -> Batch:
         """The given rows alone."""
@@ -42,31 +62,23 @@ class Batch:
         )
 
 
-@dataclass
-class Placed:
-    """What a stage gives back: the rows of one array, or one value per row."""
-
-    block: NDArray[Any] | None
-    rows: list[Any] | None = None
-
-    def batch(self) -> Batch:
-        """The rows as input of the next stage."""
-        if self.rows is None:
-            return Batch([] if self.block is None else list(self.block), block=self.block)
-        return Batch(self.rows, block=self.block)
-
-
 class Order:
     """Rows of an order under work: all of them, or the part that has to go through a stage."""
 
-    __slots__ = ("_rows", "decoding", "indices", "work")
+    __slots__ = ("_columns", "_numbers", "_rows", "decoding", "indices", "work")
 
     def __init__(
-        self, work: Work, rows: Sequence[int] | None = None, decoding: list[float] | None = None
+        self,
+        work: Work,
+        columns: Columns,
+        rows: list[int] | None = None,
+        decoding: list[float] | None = None,
     ) -> None:
         self.work = work
-        self._rows = None if rows is None or len(rows) == len(work.indices) else list(rows)
-        self.indices = work.indices if self._rows is None else work.indices[self._rows]
+        self._columns = columns
+        self._rows = rows
+        self._numbers: Numbers | None = None
+        self.indices = work.indices if rows is None else work.indices[rows]
         self.decoding: list[float] = [] if decoding is None else decoding
         """Seconds of decoding inside stages that decode and augment in one, noted call by call."""
 
@@ -81,11 +93,19 @@ class Order:
 
     def part(self, rows: Iterable[int]) -> Order:
         """Some of these rows."""
-        return Order(self.work, [self.row(at) for at in rows], self.decoding)
+        return Order(self.work, self._columns, [self.row(at) for at in rows], self.decoding)
 
-    def draw(self, position: int) -> Draw:
+    def draw(self, position: int) -> Numbers:
         """The random numbers of the step at a position of the recipe."""
-        return Draw(self.work.seed, self.work.epoch, position, self.indices)
+        if self._numbers is None:
+            self._numbers = self._columns.draw(self.work.seed, self.work.epoch, self.indices)
+        return self._columns.of(self._numbers, position)
+
+    def noise(self, position: int, at: int, count: int) -> Numbers:
+        """More random numbers for one row, as many as are needed."""
+        key = random.key(self.work.seed, self.work.epoch, position)
+        numbers: Numbers = random.uniforms(key, self.indices[at : at + 1], count)[0]
+        return numbers
 
     def fault(self, at: int, why: str | Exception) -> None:
         """Note why a row failed; the first reason stays."""

@@ -31,9 +31,9 @@ Step = Op | Callable[..., Any]
 class Recipe:
     """How a sample goes from its source to a row of a batch: read, decode, augment, collate.
 
-    ``source``: where the samples lie, such as ``folder("/data/train")``. ``decode``: turns a sample's bytes into a
-    value; ``image.decode()``, any callable, or None for the bytes themselves. It is taken to be deterministic.
-    ``augment``: steps that follow each other: ``image`` steps and any callables. A callable counts as random
+    ``source``: where the samples lie, such as ``folder("/data/train")``. ``decode``: turns a sample's bytes
+    into a value; ``image.decode()``, any callable, or None for the bytes themselves. It is taken to be
+    deterministic. ``augment``: steps that follow each other: ``image`` steps and any callables. A callable counts as random
     unless it is wrapped in ``deterministic()``. ``collate``: makes a batch of a list of samples; by default
     their arrays are stacked. ``target_transform``: a callable on the targets.
 
@@ -91,7 +91,7 @@ class Recipe:
 
     @property
     def user_code(self) -> bool:
-        """Whether a worker runs Python code of the user's, which holds the GIL and shares global generators."""
+        """Whether a worker runs Python code of the user's, which holds the GIL and uses global generators."""
         ops = (self.decoder, *self.steps)
         return self.target_transform is not None or any(isinstance(op, Call) for op in ops)
 

@@ -33,7 +33,7 @@ def spin(seconds: float, *, holds_gil: bool) -> None:
     if seconds <= 0:
         return
     if not holds_gil:
-        # Key derivation releases the GIL, needs no memory to speak of, and takes time in proportion to its rounds.
+        # Key derivation releases the GIL, needs no memory, and takes time in proportion to its rounds.
         hashlib.pbkdf2_hmac("sha256", b"headrace", b"", max(int(seconds * _rounds_per_second()), 1))
         return
     until = time.thread_time() + seconds
@@ -64,8 +64,8 @@ def decode(
 ) -> SyntheticDecode:
     """Turn a synthetic sample into a uint8 array, at ``cost`` seconds of processor time.
 
-    ``holds_gil``: spend them in Python code, and not in code that other threads can run beside. ``shape``: that
-    of the array; by default the source's, or else that of the bytes.
+    ``holds_gil``: spend them in Python code, and not in code that other threads can run beside. ``shape``:
+    that of the array; by default the source's, or else that of the bytes.
     """
     if cost < 0 or not math.isfinite(cost):
         raise OptionError(f"synthetic.decode(cost={cost!r}): seconds must not be negative")

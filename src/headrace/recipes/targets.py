@@ -25,6 +25,10 @@ class Targets:
     ) -> None:
         self._values = values
         self._call = None if transform is None else Call(transform, False, "plain")
+        self.field: Field | None = None
+        """How targets lie in a batch; None where that shows only with the values themselves."""
+        if isinstance(values, np.ndarray) and transform is None:
+            self.field = Field(values.shape[1:], str(values.dtype))
 
     def __bool__(self) -> bool:
         return self._values is not None
@@ -33,13 +37,6 @@ class Targets:
     def user_code(self) -> bool:
         """Whether a callable of the user's is applied."""
         return self._call is not None
-
-    @property
-    def field(self) -> Field | None:
-        """How targets lie in a batch; None where that shows only with the values themselves."""
-        if not isinstance(self._values, np.ndarray) or self._call is not None:
-            return None
-        return Field(self._values.shape[1:], str(self._values.dtype))
 
     def write(self, order: Order, out: NDArray[Any]) -> None:
         """Write the targets of all rows at once; only where ``field`` is known."""

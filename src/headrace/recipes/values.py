@@ -87,7 +87,8 @@ def as_image(value: Any) -> NDArray[np.uint8]:
         else repr(type(value))
     )
     raise ValueError(
-        f"an image step got {what}; the step before it must return uint8 pixels, height x width x 1 or 3 channels"
+        f"an image step got {what}; the step before it must return uint8 pixels of height x width x channels, "
+        "1 or 3 of the latter"
     )
 
 

@@ -21,9 +21,9 @@ def random_crop(
     """A part of the image at a random place, after padding it.
 
     ``padding``: pixels on every side, or (left and right, top and bottom), or (left, top, right, bottom).
-    ``padding_mode``: ``"constant"`` (of value ``fill``), or made of the image's own pixels: ``"edge"`` repeats the
-    outermost one, ``"reflect"`` mirrors without it, ``"symmetric"`` with it. ``pad_if_needed`` pads images that
-    are too small, which are otherwise bad samples.
+    ``padding_mode``: ``"constant"`` (of value ``fill``), or made of the image's own pixels: ``"edge"`` repeats
+    the outermost one, ``"reflect"`` mirrors without it, ``"symmetric"`` with it. ``pad_if_needed`` pads images
+    that are too small, which are otherwise bad samples.
     """
     height, width = as_size("random_crop", size)
     sides = (padding,) * 4 if isinstance(padding, int) else tuple(padding)

@@ -11,7 +11,7 @@ import numpy as np
 from headrace.core.errors import OptionError
 from headrace.recipes.image.rowspec import INTERPOLATIONS
 from headrace.recipes.image.view import View
-from headrace.recipes.op import Draw, Op, Size, as_size, check_probability, check_range
+from headrace.recipes.op import Numbers, Op, Size, as_size, check_probability, check_range
 
 
 class Geometry(Op):
@@ -28,7 +28,7 @@ class Geometry(Op):
         """The size that comes out, as far as it is known, for the size that goes in."""
         return size
 
-    def fold(self, view: View, draw: Draw) -> None:
+    def fold(self, view: View, numbers: Numbers) -> None:
         """Apply the step to the views of an order's rows."""
         raise NotImplementedError
 
@@ -69,7 +69,7 @@ class Resize(Geometry):
         tall = height > width
         return np.where(tall, new_long, new_short), np.where(tall, new_short, new_long)
 
-    def fold(self, view: View, draw: Draw) -> None:
+    def fold(self, view: View, numbers: Numbers) -> None:
         """Resample the whole current image."""
         if isinstance(self.size, int):
             view.resize(*self._sides(view.y.size, view.x.size))
@@ -82,9 +82,10 @@ def resize(
 ) -> Resize:
     """Resample. One number is the shorter side, the ratio kept; a pair is (height, width).
 
-    ``interpolation``: ``"bilinear"`` is fastest; JPEG images are read at a half, a quarter or an eighth of their
-    size where that suffices, which also smooths. ``"area"`` averages all pixels; ``"nearest"``, ``"cubic"`` and
-    ``"lanczos"`` are as in OpenCV. ``max_size``: with one number as size, the longer side is at most this.
+    ``interpolation``: ``"bilinear"`` is fastest; JPEG images are read at a half, a quarter or an eighth of
+    their size where that suffices, which also smooths. ``"area"`` averages all pixels; ``"nearest"``,
+    ``"cubic"`` and ``"lanczos"`` are as in OpenCV. ``max_size``: with one number as size, the longer side is
+    at most this.
     """
     _check_interpolation("resize", interpolation)
     pair = as_size("resize", size)
@@ -112,7 +113,7 @@ class CenterCrop(Geometry):
         """Always that of the crop."""
         return Size(self.height, self.width, size.channels)
 
-    def fold(self, view: View, draw: Draw) -> None:
+    def fold(self, view: View, numbers: Numbers) -> None:
         """Crop the middle; where the image is smaller, pad it evenly with black first."""
         for axis, length in ((view.x, self.width), (view.y, self.height)):
             missing = np.maximum(length - axis.size, 0)
@@ -136,6 +137,7 @@ class RandomResizedCrop(Geometry):
     ratio: tuple[float, float]
     interpolation: str
     shows: ClassVar[str] = "random_resized_crop"
+    draws: ClassVar[int] = 22
     resamples: ClassVar[bool] = True
 
     @property
@@ -147,9 +149,8 @@ class RandomResizedCrop(Geometry):
         """Always the given size."""
         return Size(self.height, self.width, size.channels)
 
-    def fold(self, view: View, draw: Draw) -> None:
+    def fold(self, view: View, numbers: Numbers) -> None:
         """Ten tries at a random area and ratio, the first that fits; else the middle at the nearest ratio."""
-        numbers = draw(22)
         width, height = view.x.size, view.y.size
         least, most = self.scale
         area = (width * height)[:, None] * (least + (most - least) * numbers[:, :10])
@@ -200,6 +201,7 @@ class RandomCrop(Geometry):
     fill: tuple[int, ...]
     pad_if_needed: bool
     shows: ClassVar[str] = "random_crop"
+    draws: ClassVar[int] = 2
 
     @property
     def random(self) -> bool:
@@ -215,9 +217,8 @@ class RandomCrop(Geometry):
         """Always that of the crop."""
         return Size(self.height, self.width, size.channels)
 
-    def fold(self, view: View, draw: Draw) -> None:
+    def fold(self, view: View, numbers: Numbers) -> None:
         """Pad, then crop at a random place."""
-        numbers = draw(2)
         left, top, right, bottom = self.padding
         sides = ((view.y, self.height, top, bottom), (view.x, self.width, left, right))
         for at, (axis, length, before, after) in enumerate(sides):
@@ -246,6 +247,7 @@ class Flip(Geometry):
 
     horizontal: bool
     p: float
+    draws: ClassVar[int] = 1
 
     def __str__(self) -> str:
         return "horizontal_flip" if self.horizontal else "vertical_flip"
@@ -255,10 +257,10 @@ class Flip(Geometry):
         """Unless it happens always or never."""
         return 0 < self.p < 1
 
-    def fold(self, view: View, draw: Draw) -> None:
+    def fold(self, view: View, numbers: Numbers) -> None:
         """Mirror the rows that the draw says."""
         axis = view.x if self.horizontal else view.y
-        axis.mirror(draw()[:, 0] < self.p)
+        axis.mirror(numbers[:, 0] < self.p)
 
 
 def horizontal_flip(p: float = 0.5) -> Flip:

@@ -85,16 +85,30 @@ int decode_part(Scratch *scratch, const Source *source, int x, int y, int width,
 /* ---- rows ---- */
 
 typedef struct {
-    const uint8_t *pixels;
+    const uint8_t *pixels; /* of column 0 and row `first_row` */
     size_t stride;
-    int first_row;
-    uint8_t *grey; /* not NULL: rows are turned grey, from column `left` to `right` */
-    int left, right;
+    int first_row, rows;
+    int channels, left, right; /* columns that are read: left <= x < right */
+    uint8_t *grey;             /* not NULL: where rows are turned grey, starting with column `left` */
 } Array;
 
+/* Asks for a row that comes soon. Cached images lie in large memory, and a jump from the end of one row to the
+ * start of the next is what hardware does not foresee. Always inlined: to gcc, a function that only prefetches
+ * does nothing, and calls of it are dropped. */
+__attribute__((always_inline)) static inline void prefetch_row(const Array *array, int y) {
+    enum { LINE = 64 };
+    if (y < array->first_row || y - array->first_row >= array->rows) return;
+    const uint8_t *row = array->pixels + (size_t)(y - array->first_row) * array->stride;
+    const uint8_t *end = row + (size_t)array->right * (size_t)array->channels;
+    for (const uint8_t *p = row + (size_t)array->left * (size_t)array->channels; p < end; p += LINE)
+        __builtin_prefetch(p);
+}
+
 static const uint8_t *array_row(void *context, int y) {
+    enum { AHEAD = 3 };
     const Array *array = context;
     const uint8_t *row = array->pixels + (size_t)(y - array->first_row) * array->stride;
+    prefetch_row(array, y + AHEAD);
     if (array->grey == NULL) return row;
     for (int x = array->left; x < array->right; x++) {
         const uint8_t *p = row + 3 * (size_t)x;
@@ -105,11 +119,10 @@ static const uint8_t *array_row(void *context, int y) {
 
 static int run_array(Scratch *scratch, const Spec *spec, const Source *source, int descending, uint8_t *out) {
     Resampler *r = &scratch->resampler;
-    Array array = {source->bytes, (size_t)source->width * (size_t)source->channels, 0, NULL, 0, 0};
+    Array array = {source->bytes, (size_t)source->width * (size_t)source->channels, 0, source->height,
+                   source->channels, r->x.low, r->x.high, NULL};
     if (source->channels == spec->channels || source->channels == 1)
         return resample(r, array_row, &array, 0, array.stride, source->channels, descending, out);
-    array.left = r->x.low;
-    array.right = r->x.high;
     array.grey = buffer_need(&scratch->turned, (size_t)(array.right - array.left) + 2 * WINDOW);
     if (array.grey == NULL) return STATUS_NO_MEMORY;
     return resample(r, array_row, &array, array.left, (size_t)(array.right - array.left) + WINDOW, 1, descending,
@@ -118,7 +131,7 @@ static int run_array(Scratch *scratch, const Spec *spec, const Source *source, i
 
 typedef struct {
     Resampler *resampler;
-    int left, channels, descending;
+    int channels, descending;
     uint8_t *out;
 } Stream;
 
@@ -126,7 +139,7 @@ static const uint8_t *stream_row(void *context, int y) { return decoder_row(cont
 
 static void take_stream(void *context, Decoder *decoder) {
     Stream *s = context;
-    resample(s->resampler, stream_row, decoder, s->left, decoder_row_bytes(decoder), s->channels, s->descending,
+    resample(s->resampler, stream_row, decoder, decoder_left(decoder), decoder_row_bytes(decoder), s->channels, s->descending,
              s->out);
 }
 
@@ -142,7 +155,7 @@ static int run_turned(Scratch *scratch, const Spec *spec, const Source *source, 
     int status = decode_region(scratch, source, header, &region, stored);
     if (status != STATUS_OK) return status;
     copy_strided(stored, (ptrdiff_t)height * channels, channels, channels, width, height, turned);
-    Array array = {turned, (size_t)width * (size_t)channels, r->y.low, NULL, 0, 0};
+    Array array = {turned, (size_t)width * (size_t)channels, r->y.low, height, channels, 0, width, NULL};
     return resample(r, array_row, &array, r->x.low, array.stride, channels, descending, out);
 }
 
@@ -202,7 +215,7 @@ static int run_jpeg(Scratch *scratch, const Spec *spec, const Job *job, const So
         return run_turned(scratch, spec, source, &header, scale, descending, out);
     Resampler *r = &scratch->resampler;
     Region region = {scale, spec->channels, r->x.low, r->y.low, r->x.high, r->y.high};
-    Stream stream = {r, r->x.low, spec->channels, descending, out};
+    Stream stream = {r, spec->channels, descending, out};
     return decoder_run(scratch->decoder, source->bytes, source->size, &header, &region, take_stream, &stream);
 }
 

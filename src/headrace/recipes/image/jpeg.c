@@ -85,7 +85,7 @@ struct Decoder {
     int complete; /* the end marker stands where it should */
     int ran_out;  /* the library asked for bytes after the last one */
     int next;     /* the row that comes next from the library */
-    int left;     /* pixels between the decoded row's start and the region's x0 */
+    int from, x0; /* columns: where decoded rows start, and where the region does */
     int wanted;   /* pixels of the region's width */
     JSAMPROW row;
     Buffer row_buffer;
@@ -201,7 +201,7 @@ static void crop_columns(Decoder *d, const Region *region) {
     if (x1 - x0 + block > (int)info->output_width) x0 = 0;
     JDIMENSION at = (JDIMENSION)x0, width = (JDIMENSION)(x1 - x0);
     if (width < info->output_width) d->lib->crop(info, &at, &width);
-    d->left = region->x0 - (int)at;
+    d->from = (int)at;
 }
 
 static void set_up(Decoder *d, const Header *header, const Region *region) {
@@ -220,7 +220,8 @@ static void set_up(Decoder *d, const Header *header, const Region *region) {
         region->x0 >= region->x1 || region->y0 >= region->y1 || region->x1 > (int)info->output_width ||
         region->y1 > (int)info->output_height)
         fail_with(d, STATUS_MISMATCH);
-    d->left = region->x0;
+    d->from = 0;
+    d->x0 = region->x0;
     d->wanted = region->x1 - region->x0;
     d->next = 0;
     /* room for the widest row, and for kernels that read a window past the last pixel */
@@ -238,21 +239,23 @@ static void read_row(Decoder *d, JSAMPROW into) {
 
 const uint8_t *decoder_row(Decoder *d, int y) {
     while (d->next <= y) read_row(d, d->row);
-    return d->row + (size_t)d->left * (size_t)d->info.output_components;
+    return d->row;
 }
 
+int decoder_left(const Decoder *d) { return d->from; }
+
 void decoder_row_into(Decoder *d, uint8_t *out) {
-    if (d->left == 0 && (int)d->info.output_width == d->wanted) {
+    if (d->from == d->x0 && (int)d->info.output_width == d->wanted) {
         read_row(d, out);
         return;
     }
     size_t channels = (size_t)d->info.output_components;
     read_row(d, d->row);
-    memcpy(out, d->row + (size_t)d->left * channels, (size_t)d->wanted * channels);
+    memcpy(out, d->row + (size_t)(d->x0 - d->from) * channels, (size_t)d->wanted * channels);
 }
 
 size_t decoder_row_bytes(const Decoder *d) {
-    return (size_t)d->wanted * (size_t)d->info.output_components + WINDOW;
+    return (size_t)d->info.output_width * (size_t)d->info.output_components + WINDOW;
 }
 
 int decoder_run(Decoder *d, const uint8_t *bytes, size_t size, const Header *header, const Region *region,

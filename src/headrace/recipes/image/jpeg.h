@@ -59,8 +59,10 @@ typedef void (*DecodeBody)(void *context, Decoder *decoder);
 int decoder_run(Decoder *decoder, const uint8_t *bytes, size_t size, const Header *header,
                 const Region *region, DecodeBody body, void *context);
 
-/* Row y of the running region, y never decreasing, starting at the region's x0. Does not return on error. */
+/* Row y of the running region, y never decreasing, starting at column decoder_left (at or before the region's
+ * x0). Does not return on error. */
 const uint8_t *decoder_row(Decoder *decoder, int y);
+int decoder_left(const Decoder *decoder);
 /* The next row, decoded to `out` (the region's width), starting with the region's y0. */
 void decoder_row_into(Decoder *decoder, uint8_t *out);
 /* Bytes that may be read from what decoder_row returns. */

@@ -58,34 +58,52 @@ const Lanes lanes_plain = {"plain", across_plain, down_plain, split3_plain, to_f
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
-static void across_neon(const uint8_t *row, const Columns *columns, int16_t *lanes) {
+/* Both taps of a group land in the upper bytes of their lanes (a tap of 255 gives 0), so the halving
+ * subtraction leaves their difference with 7 fractional bits. */
+static inline int16x8_t group_neon(const uint8_t *at, const uint8_t *taps, const int16_t *weight) {
+    uint8x16x2_t window = vld1q_u8_x2(at);
+    uint16x8_t left = vreinterpretq_u16_u8(vqtbl2q_u8(window, vld1q_u8(taps)));
+    uint16x8_t right = vreinterpretq_u16_u8(vqtbl2q_u8(window, vld1q_u8(taps + 16)));
+    int16x8_t step = vreinterpretq_s16_u16(vhsubq_u16(right, left));
+    uint16x8_t part = vreinterpretq_u16_s16(vqrdmulhq_s16(step, vld1q_s16(weight)));
+    return vreinterpretq_s16_u16(vsraq_n_u16(part, left, 1));
+}
+
+static void across_neon(const uint8_t *restrict row, const Columns *columns, int16_t *restrict lanes) {
     if (!columns->windowed) {
         across_plain(row, columns, lanes);
         return;
     }
     const uint8_t *taps = columns->taps;
     const int16_t *weight = columns->weight;
-    for (int g = 0; g < columns->groups; g++) {
-        const uint8_t *at = row + columns->base[g];
-        uint8x16x2_t window = {{vld1q_u8(at), vld1q_u8(at + 16)}};
-        uint8x16_t pixels = vqtbl2q_u8(window, vld1q_u8(taps + 16 * g));
-        uint8x8_t left = vget_low_u8(pixels);
-        int16x8_t step = vreinterpretq_s16_u16(vsubl_u8(vget_high_u8(pixels), left));
-        int16x8_t from = vreinterpretq_s16_u16(vshll_n_u8(left, 7));
-        int16x8_t part = vqrdmulhq_s16(vshlq_n_s16(step, 7), vld1q_s16(weight + GROUP * g));
-        vst1q_s16(lanes + GROUP * g, vaddq_s16(from, part));
+    const int32_t *base = columns->base, *end = base + columns->groups;
+    for (; base < end; base += 4, taps += 4 * TAPS, weight += 4 * GROUP, lanes += 4 * GROUP) {
+        int16x8_t a = group_neon(row + base[0], taps, weight);
+        int16x8_t b = group_neon(row + base[1], taps + TAPS, weight + GROUP);
+        int16x8_t c = group_neon(row + base[2], taps + 2 * TAPS, weight + 2 * GROUP);
+        int16x8_t d = group_neon(row + base[3], taps + 3 * TAPS, weight + 3 * GROUP);
+        vst1q_s16(lanes, a);
+        vst1q_s16(lanes + GROUP, b);
+        vst1q_s16(lanes + 2 * GROUP, c);
+        vst1q_s16(lanes + 3 * GROUP, d);
     }
 }
 
-static void down_neon(const int16_t *upper, const int16_t *lower, int16_t weight, uint8_t *out, int n) {
+static inline int16x8_t blend_neon(const int16_t *upper, const int16_t *lower, int16x8_t weight) {
+    int16x8_t a = vld1q_s16(upper);
+    return vaddq_s16(a, vqrdmulhq_s16(vsubq_s16(vld1q_s16(lower), a), weight));
+}
+
+static void down_neon(const int16_t *restrict upper, const int16_t *restrict lower, int16_t weight,
+                      uint8_t *restrict out, int n) {
     int16x8_t w = vdupq_n_s16(weight);
     int i = 0;
-    for (; i + 16 <= n; i += 16) {
-        int16x8_t a0 = vld1q_s16(upper + i), a1 = vld1q_s16(upper + i + 8);
-        int16x8_t b0 = vld1q_s16(lower + i), b1 = vld1q_s16(lower + i + 8);
-        a0 = vaddq_s16(a0, vqrdmulhq_s16(vsubq_s16(b0, a0), w));
-        a1 = vaddq_s16(a1, vqrdmulhq_s16(vsubq_s16(b1, a1), w));
-        vst1q_u8(out + i, vcombine_u8(vqrshrun_n_s16(a0, 7), vqrshrun_n_s16(a1, 7)));
+    for (; i + 32 <= n; i += 32) {
+        int16x8_t a = blend_neon(upper + i, lower + i, w), b = blend_neon(upper + i + 8, lower + i + 8, w);
+        int16x8_t c = blend_neon(upper + i + 16, lower + i + 16, w);
+        int16x8_t d = blend_neon(upper + i + 24, lower + i + 24, w);
+        vst1q_u8(out + i, vqrshrun_high_n_s16(vqrshrun_n_s16(a, 7), b, 7));
+        vst1q_u8(out + i + 16, vqrshrun_high_n_s16(vqrshrun_n_s16(c, 7), d, 7));
     }
     down_tail(upper, lower, weight, out, i, n);
 }
@@ -119,23 +137,24 @@ int lanes_all(const Lanes **found, int room) {
 #define SSE __attribute__((target("sse4.1")))
 #define AVX __attribute__((target("avx2")))
 
-SSE static void across_sse(const uint8_t *row, const Columns *columns, int16_t *lanes) {
+/* pshufb sees 16 bytes; a set top bit gives 0, so each half of the window answers only for its own taps. */
+SSE static inline __m128i gather_sse(__m128i near, __m128i far, const uint8_t *taps) {
+    __m128i at = _mm_loadu_si128((const __m128i *)taps);
+    return _mm_or_si128(_mm_shuffle_epi8(near, _mm_adds_epu8(at, _mm_set1_epi8(0x70))),
+                        _mm_shuffle_epi8(far, _mm_sub_epi8(at, _mm_set1_epi8(16))));
+}
+
+SSE static void across_sse(const uint8_t *restrict row, const Columns *columns, int16_t *restrict lanes) {
     if (!columns->windowed) {
         across_plain(row, columns, lanes);
         return;
     }
-    const __m128i zero = _mm_setzero_si128();
     for (int g = 0; g < columns->groups; g++) {
-        const uint8_t *at = row + columns->base[g];
-        __m128i taps = _mm_loadu_si128((const __m128i *)(columns->taps + 16 * g));
-        /* pshufb sees 16 bytes; a set top bit gives 0, so each half answers only for its own taps */
-        __m128i near = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)at),
-                                        _mm_adds_epu8(taps, _mm_set1_epi8(0x70)));
-        __m128i far = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(at + 16)),
-                                       _mm_sub_epi8(taps, _mm_set1_epi8(16)));
-        __m128i pixels = _mm_or_si128(near, far);
-        __m128i left = _mm_slli_epi16(_mm_unpacklo_epi8(pixels, zero), 7);
-        __m128i right = _mm_slli_epi16(_mm_unpackhi_epi8(pixels, zero), 7);
+        const uint8_t *at = row + columns->base[g], *taps = columns->taps + TAPS * g;
+        __m128i near = _mm_loadu_si128((const __m128i *)at);
+        __m128i far = _mm_loadu_si128((const __m128i *)(at + 16));
+        __m128i left = _mm_srli_epi16(gather_sse(near, far, taps), 1);
+        __m128i right = _mm_srli_epi16(gather_sse(near, far, taps + 16), 1);
         __m128i weight = _mm_loadu_si128((const __m128i *)(columns->weight + GROUP * g));
         __m128i part = _mm_mulhrs_epi16(_mm_sub_epi16(right, left), weight);
         _mm_storeu_si128((__m128i *)(lanes + GROUP * g), _mm_add_epi16(left, part));

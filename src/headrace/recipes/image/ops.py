@@ -47,8 +47,8 @@ class Decode(Op):
 def decode(mode: str = "RGB", *, max_pixels: int = MAX_PIXELS) -> Decode:
     """Decode JPEG, PNG, WebP, BMP, TIFF and PNM images to uint8, turned upright as their EXIF data says.
 
-    ``mode``: ``"RGB"`` for three channels, ``"L"`` for one of grey. JPEG images are read only as far, and only at
-    the resolution, that the crops and resizes after it need.
+    ``mode``: ``"RGB"`` for three channels, ``"L"`` for one of grey. JPEG images are read only as far, and only
+    at the resolution, that the crops and resizes after it need.
     """
     if mode not in _CHANNELS:
         raise OptionError(f"decode(mode={mode!r}): expected 'RGB' or 'L'")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import OptionError
-from headrace.recipes.op import Draw, Op, Size, check_probability, check_range
+from headrace.recipes.op import Numbers, Op, Size, check_probability, check_range
 
 Image = NDArray[np.uint8]
 _LEVELS = np.arange(256, dtype=np.float32)
@@ -25,7 +25,7 @@ class Pixels(Op):
         """The size that comes out, as far as it is known."""
         return size
 
-    def parameters(self, draw: Draw) -> list[Any]:
+    def parameters(self, numbers: Numbers) -> list[Any]:
         """The parameters of each row; None leaves the row's image as it is."""
         raise NotImplementedError
 
@@ -93,6 +93,7 @@ class ColorJitter(Pixels):
     saturation: tuple[float, float] | None
     hue: tuple[float, float] | None
     shows: ClassVar[str] = "color_jitter"
+    draws: ClassVar[int] = 8
 
     @property
     def random(self) -> bool:
@@ -100,9 +101,8 @@ class ColorJitter(Pixels):
         ranges = [r for r in (self.brightness, self.contrast, self.saturation, self.hue) if r is not None]
         return len(ranges) > 1 or any(low < high for low, high in ranges)
 
-    def parameters(self, draw: Draw) -> list[Any]:
+    def parameters(self, numbers: Numbers) -> list[Any]:
         """For each row the adjustments in their order, with their factors."""
-        numbers = draw(8)
         order = np.argsort(numbers[:, 4:], axis=1, kind="stable").tolist()
         columns: list[list[float] | None] = []
         for at, bounds in enumerate((self.brightness, self.contrast, self.saturation, self.hue)):
@@ -129,7 +129,7 @@ def color_jitter(
 ) -> ColorJitter:
     """Random brightness, contrast, saturation and hue, in random order.
 
-    A number x stands for factors from max(0, 1 - x) to 1 + x, for hue from -x to x (at most 0.5). A pair gives
+    A number x stands for factors from max(0, 1 - x) to 1 + x, for hue from -x to x (at most 0.5). A pair is
     the range itself.
     """
 
@@ -170,10 +170,11 @@ class Grayscale(Sometimes):
 
     p: float
     shows: ClassVar[str] = "grayscale"
+    draws: ClassVar[int] = 1
 
-    def parameters(self, draw: Draw) -> list[Any]:
+    def parameters(self, numbers: Numbers) -> list[Any]:
         """True for the rows that lose their colour."""
-        return [True if hit else None for hit in (draw()[:, 0] < self.p).tolist()]
+        return [True if hit else None for hit in (numbers[:, 0] < self.p).tolist()]
 
     def apply(self, image: Image, parameters: Any) -> Image:
         """Grey in as many channels as before."""
@@ -181,7 +182,7 @@ class Grayscale(Sometimes):
 
 
 def grayscale(p: float = 0.1) -> Grayscale:
-    """Grey, with as many channels as before, with probability ``p``. For one channel use ``decode(mode="L")``."""
+    """Grey in as many channels as before, with probability ``p``. For one channel: ``decode(mode="L")``."""
     check_probability("grayscale", p)
     return Grayscale(float(p))
 
@@ -194,15 +195,15 @@ class GaussianBlur(Sometimes):
     sigma: tuple[float, float]
     p: float
     shows: ClassVar[str] = "gaussian_blur"
+    draws: ClassVar[int] = 2
 
     @property
     def random(self) -> bool:
         """Unless it happens always with one sigma, or never."""
         return 0 < self.p < 1 or (self.p > 0 and self.sigma[0] < self.sigma[1])
 
-    def parameters(self, draw: Draw) -> list[Any]:
+    def parameters(self, numbers: Numbers) -> list[Any]:
         """The sigma of each row that is blurred."""
-        numbers = draw(2)
         low, high = self.sigma
         sigmas = (low + (high - low) * numbers[:, 1]).tolist()
         hits = (numbers[:, 0] < self.p).tolist()
@@ -218,7 +219,7 @@ class GaussianBlur(Sometimes):
 def gaussian_blur(
     kernel: int | tuple[int, int], *, sigma: float | tuple[float, float] = (0.1, 2.0), p: float = 1.0
 ) -> GaussianBlur:
-    """Gaussian blur with a kernel of ``kernel`` pixels (odd) and a random ``sigma``, with probability ``p``."""
+    """Blur with a kernel of ``kernel`` pixels (odd) and a random ``sigma``, with probability ``p``."""
     check_probability("gaussian_blur", p)
     pair = (kernel, kernel) if isinstance(kernel, int) else tuple(kernel)
     if len(pair) != 2 or any(not isinstance(k, int) or k <= 0 or k % 2 == 0 for k in pair):
@@ -237,6 +238,7 @@ class Rotation(Pixels):
     expand: bool
     interpolation: str
     shows: ClassVar[str] = "rotation"
+    draws: ClassVar[int] = 1
 
     @property
     def random(self) -> bool:
@@ -247,10 +249,10 @@ class Rotation(Pixels):
         """Unchanged, unless the image is expanded by an angle that is not known yet."""
         return Size(None, None, size.channels) if self.expand else size
 
-    def parameters(self, draw: Draw) -> list[Any]:
+    def parameters(self, numbers: Numbers) -> list[Any]:
         """The angle of each row."""
         low, high = self.degrees
-        angles: list[Any] = (low + (high - low) * draw()[:, 0]).tolist()
+        angles: list[Any] = (low + (high - low) * numbers[:, 0]).tolist()
         return angles
 
     def apply(self, image: Image, parameters: Any) -> Image:
@@ -315,6 +317,7 @@ class MirroredCrop(Pixels):
     mode: str
     pad_if_needed: bool
     shows: ClassVar[str] = "random_crop"
+    draws: ClassVar[int] = 2
 
     @property
     def random(self) -> bool:
@@ -325,10 +328,10 @@ class MirroredCrop(Pixels):
         """Always that of the crop."""
         return Size(self.height, self.width, size.channels)
 
-    def parameters(self, draw: Draw) -> list[Any]:
+    def parameters(self, numbers: Numbers) -> list[Any]:
         """Two numbers that say where to crop."""
-        numbers: list[Any] = draw(2).tolist()
-        return numbers
+        where: list[Any] = numbers.tolist()
+        return where
 
     def apply(self, image: Image, parameters: Any) -> Image:
         """Pad, then crop at a random place."""

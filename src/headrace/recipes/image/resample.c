@@ -66,7 +66,7 @@ int resampler_prepare(Resampler *r, const Spec *spec) {
     size_t lanes = padded((size_t)spec->out_w * (size_t)spec->channels);
 
     int32_t *axes = buffer_need(&r->axes, (w + h) * 10);
-    int32_t *columns = buffer_need(&r->columns, lanes * (4 + 4 + 2 + 1 + 2));
+    int32_t *columns = buffer_need(&r->columns, lanes * (4 + 4 + 1 + 2 + 4));
     int16_t *rows = buffer_need(&r->rows, 2 * lanes * sizeof(int16_t) + 2 * lanes);
     if (axes == NULL || columns == NULL || rows == NULL) return -1;
     r->x.first = axes;
@@ -76,7 +76,7 @@ int resampler_prepare(Resampler *r, const Spec *spec) {
     r->x.weight = (int16_t *)(axes + 2 * w + 2 * h);
     r->y.weight = r->x.weight + w;
     r->cols.lanes = spec->out_w * spec->channels;
-    r->cols.groups = (r->cols.lanes + GROUP - 1) / GROUP;
+    r->cols.groups = (int)(lanes / GROUP);
     r->cols.first = columns;
     r->cols.second = columns + lanes;
     r->cols.base = columns + 2 * lanes;
@@ -175,15 +175,18 @@ void columns_fill(Resampler *r, int x_offset, size_t row_bytes, int source_chann
             base = small < base ? small : base;
             top = large > top ? large : top;
         }
-        base = base < end ? base : end; /* the window stays inside the row */
+        base = (base < end ? base : end) & ~3; /* inside the row; some machines load slowly from odd places */
         if (top - base >= WINDOW) {
             c->windowed = 0;
             return;
         }
         c->base[g] = base;
+        uint8_t *taps = c->taps + TAPS * g;
         for (int k = 0; k < GROUP; k++) {
-            c->taps[16 * g + k] = (uint8_t)(first[k] - base);
-            c->taps[16 * g + 8 + k] = (uint8_t)(second[k] - base);
+            /* 16-bit lanes, the pixel in the upper byte; a tap outside of the window reads as 0 */
+            taps[2 * k] = taps[16 + 2 * k] = 255;
+            taps[2 * k + 1] = (uint8_t)(first[k] - base);
+            taps[16 + 2 * k + 1] = (uint8_t)(second[k] - base);
         }
     }
 }

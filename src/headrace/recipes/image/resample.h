@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { GROUP = 8, WINDOW = 32 };
+enum { GROUP = 8, WINDOW = 32, TAPS = 32 };
 enum { DT_UINT8, DT_FLOAT32, DT_FLOAT16, DT_BFLOAT16 };
 
 /* What an output row looks like; equal for all jobs of a call. */
@@ -21,14 +21,16 @@ typedef struct {
 
 /* Where each lane of a row comes from. */
 typedef struct {
-    int lanes, groups;
+    int lanes;       /* lanes in use */
+    int groups;      /* a multiple of 4; the last ones may be padding */
     int copy;        /* lanes are consecutive source bytes: no arithmetic is needed */
     int windowed;    /* every group of 8 lanes reads from 32 consecutive bytes of the row */
     int32_t *first;  /* per lane: byte offset of its left tap, and of its right tap */
     int32_t *second;
     int16_t *weight; /* per lane: weight of the right tap */
     int32_t *base;   /* per group: byte offset of its window */
-    uint8_t *taps;   /* per group: 8 left taps and 8 right taps, relative to the window */
+    uint8_t *taps;   /* per group: 8 left taps, 8 right taps, relative to the window, each after a
+                        255 (which reads as 0): so a pixel is the upper byte of a 16-bit lane */
 } Columns;
 
 /* The kernels that differ between machines. */

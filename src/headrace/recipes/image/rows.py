@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import OptionError
 from headrace.core.layout import BFLOAT16
-from headrace.recipes.op import Draw, Op, check_probability, check_range
+from headrace.recipes.op import Numbers, Op, check_probability, check_range
 
 DTYPES = ("float32", "float16", BFLOAT16)
 Floats = tuple[float, ...]
@@ -104,8 +104,8 @@ class Layout(Op):
 def layout(order: str = "NCHW", *, contiguous: bool = False) -> Layout:
     """How batches of images are presented: ``"NCHW"`` (the default) or ``"NHWC"``.
 
-    NCHW batches are in torch's channels_last memory format, in which nothing has to be transposed and which is
-    what GPUs like best for convolutions. ``contiguous=True`` writes planes of single channels instead.
+    NCHW batches are in torch's channels_last memory format, in which nothing has to be transposed and which
+    is what GPUs like best for convolutions. ``contiguous=True`` writes planes of single channels instead.
     """
     if order not in ("NCHW", "NHWC"):
         raise OptionError(f"layout({order!r}): expected 'NCHW' or 'NHWC'")
@@ -123,15 +123,15 @@ class RandomErasing(Op):
     ratio: tuple[float, float]
     value: Floats
     shows: ClassVar[str] = "random_erasing"
+    draws: ClassVar[int] = 23
 
     @property
     def random(self) -> bool:
         """Unless it never happens."""
         return self.p > 0
 
-    def boxes(self, height: NDArray[Any], width: NDArray[Any], draw: Draw) -> list[Box | None]:
-        """For each row what to erase, as (top, left, height, width), or None: ten tries, the first that fits."""
-        numbers = draw(23)
+    def boxes(self, height: NDArray[Any], width: NDArray[Any], numbers: Numbers) -> list[Box | None]:
+        """For each row what to erase: the first of ten tries, as (top, left, height, width), or None."""
         least, most = self.scale
         area = (height * width)[:, None] * (least + (most - least) * numbers[:, :10])
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
@@ -147,16 +147,17 @@ class RandomErasing(Op):
         boxes = np.stack([top, left, h, w], axis=1).astype(np.int64).tolist()
         return [tuple(box) if hit else None for box, hit in zip(boxes, hits.tolist(), strict=True)]
 
-    def erase(self, row: NDArray[Any], box: Any, planar: bool, dtype: str, noise: tuple[Draw, int]) -> None:
-        """Overwrite ``box`` of one row in place."""
+    def erase(
+        self, row: NDArray[Any], box: Box, planar: bool, dtype: str, noise: Callable[[int], Numbers]
+    ) -> None:
+        """Overwrite ``box`` of one row in place; ``noise`` gives as many random numbers as asked for."""
         top, left, height, width = box
         image = row.transpose(1, 2, 0) if planar else row
         part = image[top : top + height, left : left + width]
         if self.value:
             values = np.asarray(self.value, np.float64)
         else:
-            draw, at = noise
-            values = _noise(draw.row(at, 2 * part.size), dtype).reshape(part.shape)
+            values = _noise(noise(2 * part.size), dtype).reshape(part.shape)
         part[...] = to_storage(np.clip(values, 0, 255) if dtype == "uint8" else values, dtype)
 
 

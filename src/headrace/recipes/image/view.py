@@ -1,7 +1,7 @@
 """Folding of crops, resizes and flips into one resampling: which part of the source a row shows.
 
-All arithmetic is over the rows of an order at once. One axis of a view maps the current image onto the source:
-its pixels ``0 .. size`` show ``start .. start + span`` of the source, mirrored where ``mirrored`` says so. After
+All arithmetic is over the rows of an order at once. An axis of a view maps the current image onto the source:
+its pixels ``0 .. size`` show ``start .. start + span`` of the source, mirrored where ``mirrored`` is true. After
 padding, only ``body`` pixels from ``inset`` on show the source; the rest are fill.
 """
 
@@ -32,7 +32,7 @@ class Axis:
 
     def crop(self, at: Any, length: Any) -> None:
         """Keep the ``length`` pixels from ``at`` on. What lies outside the image becomes padding."""
-        length = np.broadcast_to(np.asarray(length, np.float64), self.size.shape)
+        length = self._each(length)
         if self.inset is None:
             scale = None if self.low is None else self.span / self.size
             if self.mirrored is not None:
@@ -68,7 +68,13 @@ class Axis:
         if self.inset is not None or self.low is not None:
             raise AssertionError("a view resamples once, and before it pads")
         self.low, self.high = self.start, self.start + self.span
-        self.size = self.body = np.broadcast_to(np.asarray(length, np.float64), self.size.shape)
+        self.size = self.body = self._each(length)
+
+    def _each(self, length: Any) -> Floats:
+        """A length for each row."""
+        if isinstance(length, np.ndarray):
+            return length
+        return np.full(len(self.start), float(length))
 
 
 class View:
@@ -97,8 +103,21 @@ class View:
             if axis.mirrored is not None:
                 jobs[flip] = axis.mirrored
 
-    def padded(self) -> NDArray[np.intp]:
+    @property
+    def exact(self) -> bool:
+        """Whether every pixel shown is one of the source's, and none is resampled."""
+        return self.x.low is None and self.y.low is None
+
+    def padded(self) -> list[int]:
         """The rows of which a part is fill."""
         if self.x.inset is None and self.y.inset is None:
-            return np.empty(0, np.intp)
-        return np.flatnonzero((self.x.body < self.x.size) | (self.y.body < self.y.size))
+            return []
+        rows: list[int] = np.flatnonzero((self.x.body < self.x.size) | (self.y.body < self.y.size)).tolist()
+        return rows
+
+    def bodies(self) -> list[tuple[int, int, int, int]]:
+        """For each row where the source shows: left, top, width and height of that part of the row."""
+        zeros = np.zeros(len(self.x.start))
+        left, top = (zeros if axis.inset is None else axis.inset for axis in (self.x, self.y))
+        edges = np.stack([left, top, self.x.body, self.y.body], axis=1).astype(np.int64)
+        return [(a, b, c, d) for a, b, c, d in edges.tolist()]

@@ -1,0 +1,133 @@
+"""Measured runs: a process each, interleaved, so that what else the machine does hits all alike."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import statistics
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.tree import PeakPss, adopt_orphans, busy_cpu, descendants, tree_cpu
+
+Run = dict[str, Any]
+
+
+class RunFailed(RuntimeError):
+    """A measured process did not deliver; the message is its last telling line."""
+
+
+def run_process(command: Sequence[str], cwd: Path, environment: dict[str, str], limit_s: float) -> Run:
+    """Run a command that prints one JSON object, and add what only the outside sees of it.
+
+    Added: ``pss_bytes`` (the peak of what the process says and what was sampled), and ``others_cpu``, the
+    CPUs that the rest of the machine kept busy meanwhile: with that far from 0, the times mean little.
+    """
+    adopt_orphans()
+    busy, began, seen = busy_cpu(), time.monotonic(), _Seen()
+    with PeakPss(os.getpid()) as peak:
+        process = subprocess.Popen(
+            command,
+            cwd=cwd,
+            env={**os.environ, **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            out, err = process.communicate(timeout=limit_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise RunFailed(f"took longer than {limit_s:.0f} s") from None
+        finally:
+            seen.end()
+    if process.returncode:
+        raise RunFailed(last_words(err) or f"exit status {process.returncode}")
+    result: Run = json.loads(out)
+    wall = time.monotonic() - began
+    result["pss_bytes"] = max(result.get("pss_bytes", 0), peak.bytes)
+    result["others_cpu"] = max(0.0, (busy_cpu() - busy - seen.cpu_s()) / wall)
+    return result
+
+
+class _Seen:
+    """The CPU that this process's children used, and their end."""
+
+    def __init__(self) -> None:
+        self._before = self._now()
+
+    @staticmethod
+    def _now() -> float:
+        times = os.times()
+        return sum(times[:4]) + tree_cpu(os.getpid())
+
+    def cpu_s(self) -> float:
+        """CPU seconds of this process and of all that it started, since this was made."""
+        return self._now() - self._before
+
+    def end(self, patience_s: float = 5.0) -> None:
+        """Wait for processes that outlived the measured one, then end them: none may run beside the next."""
+        until = time.monotonic() + patience_s
+        while left := descendants(os.getpid()):
+            if time.monotonic() > until:
+                for stat in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(stat.pid, signal.SIGKILL)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
+            except ChildProcessError:
+                break
+            time.sleep(0.02)
+
+
+def last_words(text: str) -> str:
+    """The last line of a traceback that says something."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
+def interleave(
+    names: Sequence[str], repeats: int, run: Callable[[str, int], Run | str]
+) -> tuple[dict[str, list[Run | None]], dict[str, str]]:
+    """Run every name once per round, each round starting with another.
+
+    ``run`` returns what was measured, or why nothing was; a name that failed is not run again. Returns the
+    runs of each name by round (None where there is none), and the failures' reasons.
+    """
+    runs: dict[str, list[Run | None]] = {name: [None] * repeats for name in names}
+    failed: dict[str, str] = {}
+    for number in range(repeats):
+        start = number * len(names) // repeats
+        for name in [*names[start:], *names[:start]]:
+            if name in failed:
+                continue
+            result = run(name, number)
+            if isinstance(result, str):
+                failed[name] = result
+            else:
+                runs[name][number] = result
+    return runs, failed
+
+
+def summarise(runs: Sequence[Run | None]) -> dict[str, dict[str, float]]:
+    """Median, least and most of every number in the runs."""
+    present = [run for run in runs if run is not None]
+    out: dict[str, dict[str, float]] = {}
+    for field in present[0] if present else ():
+        values = [run[field] for run in present]
+        if all(isinstance(value, int | float) for value in values):
+            out[field] = {"median": statistics.median(values), "min": min(values), "max": max(values)}
+    return out
+
+
+def ratio(over: Sequence[Run | None], under: Sequence[Run | None], field: str) -> list[float]:
+    """``over`` divided by ``under``, round by round."""
+    pairs = zip(over, under, strict=True)
+    return [a[field] / b[field] for a, b in pairs if a is not None and b is not None and b[field]]

@@ -1,0 +1,65 @@
+"""headrace: a recipe with nothing cached, the same with every decoded sample cached, and the drop-in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from benchmarks.single.contenders import Setup, touch
+
+import headrace as hr
+from headrace import DataLoader
+from headrace.recipes.image import kernels
+
+CACHE = "3GiB"
+"""Room for all photos decoded: 4000 of about 500x375 are 2.1 GiB."""
+
+
+class HeadraceLoader:
+    """A headrace DataLoader over a recipe or a dataset."""
+
+    def __init__(self, dataset: Any, setup: Setup, **options: Any) -> None:
+        self.loader = DataLoader(
+            dataset,
+            batch_size=setup.batch,
+            shuffle=True,
+            drop_last=True,
+            num_workers=setup.workers,
+            **options,
+        )
+        self.notes = {"kernels": kernels.describe()}
+
+    def epoch(self, number: int) -> Iterator[int]:
+        """One epoch."""
+        for images, _labels in self.loader:
+            yield touch(images)
+
+    def close(self) -> None:
+        """End the workers."""
+        self.loader.close()
+
+
+def recipe(setup: Setup) -> hr.Recipe:
+    """The same work as everybody's."""
+    return hr.Recipe(
+        source=hr.folder(str(setup.photos)),
+        decode=hr.image.decode(),
+        augment=[hr.image.random_resized_crop(setup.size), hr.image.horizontal_flip()],
+    )
+
+
+def open_uncached(setup: Setup) -> HeadraceLoader:
+    """Nothing cached: every sample is read and decoded in every epoch."""
+    return HeadraceLoader(recipe(setup), setup, cache=None)
+
+
+def open_decoded(setup: Setup) -> HeadraceLoader:
+    """Every sample is kept decoded: the first epoch fills the cache, later ones crop and resize from it."""
+    return HeadraceLoader(recipe(setup), setup, cache=CACHE, split=(0, 1, 0))
+
+
+def open_dropin(setup: Setup) -> HeadraceLoader:
+    """The torch dataset with OpenCV, as it is, with the loader exchanged."""
+    from benchmarks.single.contenders.datasets import OpenCVPhotos, one_thread
+
+    return HeadraceLoader(OpenCVPhotos(setup), setup, persistent_workers=True, worker_init_fn=one_thread)

@@ -1,0 +1,309 @@
+"""Crops, resizes, flips and the writing of rows at work: one kernel call for all rows of an order.
+
+A row that has failed carries a single black pixel from there on, so that the other rows keep their places and
+one call still serves all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.layout import BFLOAT16
+from headrace.recipes.image import kernels
+from headrace.recipes.image.geometry import Geometry, RandomCrop, RandomResizedCrop, Resize
+from headrace.recipes.image.rows import Normalise
+from headrace.recipes.image.rowspec import MAX_PIXELS
+from headrace.recipes.image.view import View
+from headrace.recipes.op import Size
+from headrace.recipes.order import Batch, Order, misfit
+
+_BLACK = {channels: np.zeros((1, 1, channels), np.uint8) for channels in (1, 3)}
+_SPECS = 256
+"""Specs that are remembered; images of ever new sizes must not fill the memory."""
+
+
+class Scratch:
+    """Memory that is used again for every order: fresh pages cost more than most steps."""
+
+    def __init__(self) -> None:
+        self._buffer: NDArray[np.uint8] = np.empty(0, np.uint8)
+
+    def take(self, shapes: Sequence[tuple[int, ...]]) -> list[NDArray[np.uint8]]:
+        """Uninitialised arrays of the given shapes, valid until the next call."""
+        sizes = [int(np.prod(shape)) for shape in shapes]
+        if sum(sizes) > self._buffer.size:
+            self._buffer = np.empty(sum(sizes) + sum(sizes) // 4, np.uint8)
+        out, at = [], 0
+        for shape, size in zip(shapes, sizes, strict=True):
+            out.append(self._buffer[at : at + size].reshape(shape))
+            at += size
+        return out
+
+
+@dataclass(frozen=True)
+class Finish:
+    """How rows are written: plain uint8 pixels, or normalised; by pixel, or planar."""
+
+    normalise: Normalise | None = None
+    planar: bool = False
+
+    @property
+    def dtype(self) -> str:
+        """The rows' dtype."""
+        return "uint8" if self.normalise is None else self.normalise.dtype
+
+    @property
+    def plain(self) -> bool:
+        """Whether rows are the pixels as they are."""
+        return self.normalise is None and not self.planar
+
+    def shape(self, height: int, width: int, channels: int) -> tuple[int, ...]:
+        """The shape of a row."""
+        return (channels, height, width) if self.planar else (height, width, channels)
+
+    def size(self, shape: Sequence[int]) -> tuple[int, int, int]:
+        """Height, width and channels of a row of the given shape."""
+        first, second, third = shape
+        return (second, third, first) if self.planar else (first, second, third)
+
+    def empty(self, rows: int, height: int, width: int, channels: int) -> NDArray[Any]:
+        """Memory for rows."""
+        dtype = "uint16" if self.dtype == BFLOAT16 else self.dtype
+        return np.empty((rows, *self.shape(height, width, channels)), dtype)
+
+
+PLAIN = Finish()
+
+
+class Resample:
+    """Any run of crops, resizes and flips, with at most one resampling in it, and the writing of rows.
+
+    ``size``: what comes out, as far as it is known. ``fresh``: what comes out may outlive the order.
+    """
+
+    def __init__(
+        self,
+        steps: list[tuple[int, Geometry]],
+        size: Size,
+        finish: Finish,
+        *,
+        fresh: bool = False,
+        dct_scaling: bool = True,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        self.steps = steps
+        self.size = size
+        self.finish = finish
+        self._fresh = fresh
+        names = [step.interpolation for _, step in steps if isinstance(step, Resize | RandomResizedCrop)]
+        interpolation = names[0] if names else "bilinear"
+        self._options = {
+            "interpolation": interpolation,
+            "dct_scaling": dct_scaling,
+            "max_pixels": max_pixels,
+        }
+        fills = [step.fill for _, step in steps if isinstance(step, RandomCrop) and step.pads]
+        self._fill = fills[0] if fills else (0,)
+        self._workspace = kernels.Workspace()
+        self._scratch = Scratch()
+        self._specs: dict[tuple[int, int, int, Finish], kernels.RowSpec] = {}
+        self._row_seconds: float | None = None
+
+    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Batch:
+        """The rows, in ``into`` if given. Without it, rows of unequal size become arrays of their own."""
+        channels = self._channels(batch, order, into)
+        jobs = self._jobs(batch, order, channels)
+        view = View(jobs["width"].astype(np.float64), jobs["height"].astype(np.float64))
+        for position, step in self.steps:
+            step.fold(view, order.draw(position))
+        view.write(jobs)
+        for row, reason in view.faults.items():
+            order.fault(row, reason)
+            _blacken(batch, jobs, row, channels)
+        height, width = self.size.height, self.size.width
+        if into is not None:
+            height, width, _ = self.finish.size(into.shape[1:])
+        if height is None or width is None:
+            sizes = _sizes(view)
+            if len(sizes) > 1:
+                return self._unequal(batch, jobs, sizes, order, channels)
+            ((height, width),) = sizes
+        if not self.size.fixed:
+            self._fit(batch, jobs, view, order, (height, width, channels))
+        if into is None:
+            into = self._memory(order.size, height, width, channels)
+        padded = view.padded()
+        if padded:
+            self._with_padding(batch, jobs, view, order, into, padded)
+        else:
+            self._call(batch, jobs, order, into, self._spec(height, width, channels, self.finish))
+        return Batch(None, block=into)
+
+    def _memory(self, rows: int, height: int, width: int, channels: int) -> NDArray[Any]:
+        if self._fresh or not self.finish.plain:
+            return self.finish.empty(rows, height, width, channels)
+        return self._scratch.take([(rows, height, width, channels)])[0]
+
+    def _channels(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> int:
+        """How many channels the rows have; images of user code that have another number fail."""
+        if self.size.channels is not None:
+            return self.size.channels
+        found = [0 if order.failed(row) else value.shape[2] for row, value in enumerate(batch.values)]
+        channels = next(filter(None, found), 3) if into is None else self.finish.size(into.shape[1:])[2]
+        for row, count in enumerate(found):
+            if count and count != channels:
+                order.fault(row, f"the image has {count} channels where others have {channels}")
+        return channels
+
+    def _jobs(self, batch: Batch, order: Order, channels: int) -> NDArray[Any]:
+        """A job for each row, with what it says about the source."""
+        values = batch.values
+        jobs = np.zeros(len(values), kernels.JOB)
+        if order.any_failed:
+            for row in order.failed_rows():
+                values[row] = _BLACK[channels]
+                if batch.jpeg is not None:
+                    batch.jpeg[row] = False
+        jobs["orientation"] = 1
+        arrays = range(len(values)) if batch.jpeg is None else np.flatnonzero(~batch.jpeg).tolist()
+        if batch.jpeg is not None and batch.infos is not None:
+            jobs["is_jpeg"] = batch.jpeg
+            jobs["width"], jobs["height"], jobs["orientation"] = batch.infos[:, 1:4].T
+        if len(arrays) == len(values):
+            shapes = np.array([value.shape for value in values])
+            jobs["width"], jobs["height"] = shapes[:, 1], shapes[:, 0]
+        else:
+            for row in arrays:
+                jobs["height"][row], jobs["width"][row] = values[row].shape[:2]
+                jobs["orientation"][row] = 1
+        return jobs
+
+    def _fit(
+        self, batch: Batch, jobs: NDArray[Any], view: View, order: Order, want: tuple[int, int, int]
+    ) -> None:
+        """Rows that do not have the batch's size fail."""
+        height, width, channels = want
+        for row in np.flatnonzero((view.y.size != height) | (view.x.size != width)).tolist():
+            order.fault(row, misfit((int(view.y.size[row]), int(view.x.size[row])), (height, width)))
+            _blacken(batch, jobs, row, channels)
+
+    def _spec(self, height: int, width: int, channels: int, finish: Finish) -> kernels.RowSpec:
+        key = (height, width, channels, finish)
+        spec = self._specs.get(key)
+        if spec is None:
+            if len(self._specs) >= _SPECS:
+                self._specs.clear()
+            options: dict[str, Any] = dict(self._options)
+            if finish.normalise is not None:
+                options["scale"], options["bias"] = finish.normalise.factors(channels)
+            layout: Any = "CHW" if finish.planar else "HWC"
+            spec = kernels.RowSpec(height, width, channels, layout, finish.dtype, **options)
+            self._specs[key] = spec
+        return spec
+
+    def _call(
+        self, batch: Batch, jobs: NDArray[Any], order: Order, out: NDArray[Any], spec: kernels.RowSpec
+    ) -> None:
+        begin = time.perf_counter()
+        status = kernels.rows_many(self._workspace, batch.values, jobs, out, spec)
+        seconds = time.perf_counter() - begin
+        if batch.jpeg is None:
+            self._row_seconds = seconds / len(jobs)
+        else:
+            # Decoding and augmenting are one here. What rows of arrays took last time is the augmenting.
+            known = self._row_seconds
+            guess = seconds * float(batch.jpeg.mean())
+            order.decoding.append(guess if known is None else max(seconds - known * len(jobs), 0.0))
+        if status.any():
+            for row in np.flatnonzero(status).tolist():
+                order.fault(row, kernels.status_text(int(status[row]), batch.values[row]))
+
+    def _unequal(
+        self,
+        batch: Batch,
+        jobs: NDArray[Any],
+        sizes: dict[tuple[int, int], list[int]],
+        order: Order,
+        channels: int,
+    ) -> Batch:
+        """Rows of different sizes: each size is a call of its own, into memory of its own."""
+        out: list[Any] = [None] * order.size
+        for (height, width), rows in sizes.items():
+            memory = self.finish.empty(len(rows), height, width, channels)
+            spec = self._spec(height, width, channels, self.finish)
+            self._call(batch.part(rows), jobs[rows], order.part(rows), memory, spec)
+            for at, row in enumerate(rows):
+                out[row] = memory[at]
+        return Batch(out)
+
+    def _with_padding(
+        self,
+        batch: Batch,
+        jobs: NDArray[Any],
+        view: View,
+        order: Order,
+        into: NDArray[Any],
+        padded: list[int],
+    ) -> None:
+        """Rows that are partly fill get their visible part alone; then all rows are finished together."""
+        height, width, channels = self.finish.size(into.shape[1:])
+        pixels = into if self.finish.plain else self._scratch.take([(order.size, height, width, channels)])[0]
+        parts = [(row, batch.part([row]), jobs[row : row + 1].copy()) for row in padded]
+        for row in padded:
+            _blacken(batch, jobs, row, channels)
+        if len(padded) < order.size:
+            self._call(batch, jobs, order, pixels, self._spec(height, width, channels, PLAIN))
+        bodies = view.bodies()
+        for row, alone, job in parts:
+            pixels[row] = self._fill
+            left, top, w, h = bodies[row]
+            if order.failed(row) or not (w and h):
+                continue
+            place = pixels[row, top : top + h, left : left + w]
+            if alone.jpeg is None and view.exact:
+                place[...] = _cut(alone.values[0], job[0])
+                continue
+            visible = np.empty((1, h, w, channels), np.uint8)
+            self._call(alone, job, order.part([row]), visible, self._spec(h, w, channels, PLAIN))
+            place[...] = visible[0]
+        if pixels is not into:
+            rows = Batch(None, block=pixels)
+            spec = self._spec(height, width, channels, self.finish)
+            self._call(rows, _whole(order.size, height, width), order, into, spec)
+
+
+def _blacken(batch: Batch, jobs: NDArray[Any], row: int, channels: int) -> None:
+    """Put a black pixel in the place of a row, so that it costs nothing and cannot fail."""
+    batch.values[row] = _BLACK[channels]
+    if batch.jpeg is not None:
+        batch.jpeg[row] = False
+    jobs[row : row + 1] = _whole(1, 1, 1)
+
+
+def _whole(rows: int, height: int, width: int) -> NDArray[Any]:
+    """Jobs that show all of images of one size."""
+    jobs = np.zeros(rows, kernels.JOB)
+    jobs["width"], jobs["height"], jobs["orientation"] = width, height, 1
+    jobs["box"] = jobs["clamp"] = (0, 0, width, height)
+    return jobs
+
+
+def _sizes(view: View) -> dict[tuple[int, int], list[int]]:
+    """The rows of each size that comes out."""
+    sizes: dict[tuple[int, int], list[int]] = {}
+    for row, (height, width) in enumerate(zip(view.y.size.tolist(), view.x.size.tolist(), strict=True)):
+        sizes.setdefault((int(height), int(width)), []).append(row)
+    return sizes
+
+
+def _cut(image: NDArray[np.uint8], job: Any) -> NDArray[np.uint8]:
+    """A part of an image as it is: numpy does this faster than a kernel call for one row."""
+    x, y, w, h = (int(value) for value in job["box"])
+    part = image[y : y + h, x : x + w]
+    return part[:: -1 if job["vflip"] else 1, :: -1 if job["hflip"] else 1]

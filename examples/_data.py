@@ -9,10 +9,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import cv2
 import numpy as np
+from numpy.typing import NDArray
 
 CLASSES = 10
 
@@ -22,19 +24,26 @@ def picture(number: int, size: tuple[int, int] = (500, 375), quality: int = 90) 
     width, height = size
     draw = np.random.default_rng(number)
     label = number % CLASSES
-    x, y = np.meshgrid(np.linspace(0, 1, width, dtype=np.float32), np.linspace(0, 1, height, dtype=np.float32))
-    angle = np.pi * label / CLASSES + draw.normal(0, 0.05)
-    stripes = np.sin((np.cos(angle) * x + np.sin(angle) * y) * draw.uniform(40, 60) + draw.uniform(0, 6))
-    shade = 0.35 * stripes
-    for cells, strength in ((4, 0.5), (12, 0.3), (40, 0.25), (120, 0.2)):
-        clouds = draw.random((cells * height // width + 1, cells), np.float32) - 0.5
-        shade += 2 * strength * cv2.resize(clouds, size, interpolation=cv2.INTER_LINEAR)
+    angle = float(np.pi * label / CLASSES + draw.normal(0, 0.05))
+    waves = float(draw.uniform(40, 60))
+    across = np.linspace(0, waves * np.cos(angle), width, dtype=np.float32)
+    down = np.linspace(0, waves * np.sin(angle), height, dtype=np.float32)
+    shade = 21 * np.sin(across + down[:, None] + np.float32(draw.uniform(0, 6)))
+    for cells, strength in ((4, 60), (12, 36), (40, 30), (120, 24)):
+        clouds = draw.random((cells * height // width + 1, cells), np.float32) - np.float32(0.5)
+        shade += strength * cv2.resize(clouds, size, interpolation=cv2.INTER_LINEAR)
+    top, left = draw.integers(0, 128, 2)
+    shade += _grain(width, height)[top : top + height, left : left + width]
     hue = (label * 18 + draw.normal(0, 6)) % 180
-    tint = cv2.cvtColor(np.array([[[hue, 110, 150]]], np.uint8), cv2.COLOR_HSV2BGR)[0, 0].astype(np.float32)
-    pixels = tint + (60 * shade)[..., None]
-    pixels += draw.normal(0, 5, (height, width, 1)).astype(np.float32)
+    tint = cv2.cvtColor(np.array([[[hue, 110, 150]]], np.uint8), cv2.COLOR_HSV2BGR)[0, 0]
+    pixels = shade[..., None] + tint.astype(np.float32)
     image = np.clip(pixels, 0, 255).astype(np.uint8)
     return cv2.imencode(".jpg", image, [cv2.IMWRITE_JPEG_QUALITY, quality])[1].tobytes()
+
+
+@cache
+def _grain(width: int, height: int) -> NDArray[np.float32]:
+    return np.random.default_rng(0).normal(0, 5, (height + 128, width + 128)).astype(np.float32)
 
 
 def picture_path(root: Path, number: int) -> Path:

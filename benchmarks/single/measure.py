@@ -82,6 +82,14 @@ def measure(entry: Entry, setup: Setup, root: int, min_epochs: int, min_seconds:
     return result
 
 
+def version(distribution: str) -> str:
+    """The installed version; a package that is only on the path has none."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
 def main() -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser()
@@ -106,9 +114,7 @@ def main() -> None:
         step = getattr(sys.modules[entry.load().__module__], "prepare", None)
         if step is not None:
             step(setup)
-        result: dict[str, Any] = {
-            "versions": {name: importlib.metadata.version(name) for name in entry.distributions}
-        }
+        result: dict[str, Any] = {"versions": {name: version(name) for name in entry.distributions}}
     else:
         result = measure(entry, setup, args.root, args.min_epochs, args.min_seconds)
     with os.fdopen(result_fd, "w") as out:

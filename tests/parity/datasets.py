@@ -91,16 +91,36 @@ class Failing(Dataset[int]):
 
 
 class Whereabouts(Dataset[dict[str, Any]]):
-    """Each sample tells in which process and thread it was made and what the worker knows of itself."""
+    """Each sample tells in which process and thread it was made and what the worker knows of itself.
 
-    def __init__(self, size: int) -> None:
+    Which worker makes which batch is the loader's business. Where a test needs all of them to take part, it
+    names a ``meeting``, a folder in which no sample is made before ``workers`` processes have come.
+    """
+
+    def __init__(self, size: int, meeting: Path | None = None, workers: int = 0) -> None:
         self.size = size
+        self.meeting = meeting
+        self.workers = workers
 
     def __getitem__(self, index: int) -> dict[str, Any]:
+        if self.meeting is not None:
+            self.meeting.mkdir(exist_ok=True)
+            (self.meeting / str(os.getpid())).touch()
+            folder = self.meeting
+            wait_until(lambda: len(list(folder.iterdir())) >= self.workers)
         return whereabouts(self)
 
     def __len__(self) -> int:
         return self.size
+
+
+def wait_until(reached: Callable[[], bool]) -> None:
+    """Wait for something that another process does; raise when it does not."""
+    deadline = time.monotonic() + 30
+    while not reached():
+        if time.monotonic() > deadline:
+            raise TimeoutError("what this sample waits for never came")
+        time.sleep(0.005)
 
 
 def whereabouts(dataset: Any) -> dict[str, Any]:
@@ -148,11 +168,8 @@ class Gate(Dataset[int]):
     def __getitem__(self, index: int) -> int:
         if index == self.opener:
             self.file.touch()
-        deadline = time.monotonic() + 30
-        while index == self.closed and not self.file.exists():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"nobody opened the gate before sample {index}")
-            time.sleep(0.005)
+        if index == self.closed:
+            wait_until(self.file.exists)
         return index
 
     def __len__(self) -> int:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from tests.parity.datasets import Failing, Numbers
+from tests.parity.datasets import Failing, Gate, Numbers
 from tests.parity.equality import assert_same, error_from
 
 pytestmark = pytest.mark.parity
@@ -143,14 +143,17 @@ def test_in_worker_init_fn(loader_class):
     assert "in broken_start" in str(caught)
 
 
-def test_in_worker_init_fn_of_one_worker(loader_class):
+def test_in_worker_init_fn_of_one_worker(loader_class, tmp_path):
+    """The epoch does not go by as if all workers had started."""
+    failed = tmp_path / "failed"
+
     def start(worker_id):
         if worker_id == 1:
+            failed.touch()
             raise Plain("worker 1 cannot start")
 
-    caught = error_from(
-        lambda: list(loader_class(Numbers(8), batch_size=2, num_workers=2, worker_init_fn=start))
-    )
+    loader = loader_class(Gate(3_000, failed, closed=0), batch_size=1, num_workers=2, worker_init_fn=start)
+    caught = error_from(lambda: list(map(int, loader)))
     assert type(caught) is Plain
     assert "worker process 1" in str(caught)
 

@@ -158,30 +158,42 @@ def test_no_random_number_is_drawn_twice(loader_class, num_workers):
         assert len(set(drawn)) == len(drawn) == 48
 
 
-def test_workers_are_seeded_from_one_base_seed(loader_class):
-    def seeds():
+def test_workers_are_seeded_from_one_base_seed(loader_class, tmp_path):
+    def seeds(*meetings):
         torch.manual_seed(21)
-        loader = loader_class(Whereabouts(8), batch_size=2, num_workers=2, collate_fn=identity)
-        return [
-            {sample["info"]["id"]: sample["info"]["seed"] for b in loader for sample in b} for _ in range(2)
-        ]
+        dataset = Whereabouts(8, workers=2)
+        loader = loader_class(dataset, batch_size=2, num_workers=2, collate_fn=identity)
+        epochs = []
+        for meeting in meetings:
+            dataset.meeting = tmp_path / meeting
+            infos = [sample["info"] for batch in loader for sample in batch]
+            epochs.append({info["id"]: info["seed"] for info in infos})
+        return epochs
 
-    first, second = seeds()
+    first, second = seeds("a", "b")
     assert first[1] - first[0] == 1
     assert first != second, "another epoch, another seed"
-    assert seeds() == [first, second]
+    assert seeds("c", "d") == [first, second]
 
 
-def test_the_seed_of_a_worker_is_its_initial_seed(loader_class):
-    for batch in loader_class(Whereabouts(4), batch_size=1, num_workers=2, collate_fn=identity):
-        assert batch[0]["torch_seed"] == batch[0]["info"]["seed"]
+def test_worker_init_fn_may_seed_from_the_seed_of_its_worker(loader_class):
+    """The recipe of torch's notes on reproducibility."""
 
+    def seed_worker(worker_id):
+        seed = torch.initial_seed() % 2**32
+        np.random.seed(seed)
+        random.seed(seed)
 
-def test_worker_init_fn_may_seed_again(loader_class):
-    def epochs():
-        loader = loader_class(Noisy(8), batch_size=2, num_workers=2, worker_init_fn=seed_all)
+    def epochs(global_seed):
+        seed_all(global_seed)
+        generator = torch.Generator().manual_seed(0)
+        loader = loader_class(
+            Noisy(16), batch_size=2, num_workers=2, worker_init_fn=seed_worker, generator=generator
+        )
         return [list(loader), list(loader)]
 
-    first, second = epochs()
-    assert_same(first, second)
-    assert_same(epochs(), [first, second])
+    first, second = epochs(1)
+    assert_same(epochs(2), [first, second])
+    for column in (1, 2, 3):
+        drawn = torch.cat([batch[column] for batch in first + second]).tolist()
+        assert len(set(drawn)) == len(drawn)

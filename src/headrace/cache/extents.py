@@ -135,6 +135,8 @@ def _view(buffer: memoryview, kind: str, shape: Sequence[int], at: int) -> NDArr
 def _nested(tree: dict[str, Any], arrays: list[NDArray[Any]]) -> Any:
     ((kind, value),) = tree.items()
     if kind in ("a", "s"):
+        if value < 0:
+            raise ValueError(f"array {value}")
         array = arrays[value]
         return array if kind == "a" else array[()]
     if kind == "d":

@@ -83,9 +83,12 @@ def rebuild(data: bytes) -> BaseException:
         # KeyError shows the repr of its argument, which would fold the traceback into one line.
         return KeyErrorMessage(message)
     try:
-        return kind(message)  # type: ignore[no-any-return]
+        # Some exceptions take their text by name.
+        error = kind(message=message) if getattr(kind, "message", None) else kind(message)
     except Exception:
         return RuntimeError(message)
+    assert isinstance(error, BaseException)
+    return error
 
 
 class _Verbatim(str):

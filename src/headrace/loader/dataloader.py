@@ -7,7 +7,8 @@ import multiprocessing
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch.utils import data as torch_data
@@ -36,13 +37,15 @@ from headrace.recipes.datasets import recognise
 from headrace.recipes.recipe import Recipe
 from headrace.sampling import Geometry, UniformEpoch
 
+T_co = TypeVar("T_co", covariant=True)
+
 _PIPES = tuple(
     kind for name in ("IterDataPipe", "MapDataPipe") if (kind := getattr(torch_data, name, None)) is not None
 )
 _TORCH_PARAMETERS = inspect.signature(torch_data.DataLoader.__init__).parameters
 
 
-class DataLoader(torch_data.DataLoader[Any]):
+class DataLoader(torch_data.DataLoader[T_co]):
     """Loads data as ``torch.utils.data.DataLoader`` does, faster, resumable, and cached where you say so.
 
     All parameters of torch's loader mean what they mean there. ``dataset`` may also be a ``headrace.Recipe``;
@@ -137,7 +140,10 @@ class DataLoader(torch_data.DataLoader[Any]):
             )
         self._in_order = in_order
         self._shuffle = bool(shuffle)
-        self._ours = sampler is None and batch_sampler is None
+        # What torch made where the user gave nothing: then the order is ours. Should somebody put another
+        # sampler in its place later, theirs counts.
+        default = sampler is None and batch_sampler is None
+        self._made = (self.sampler, self.batch_sampler) if default else None
         self._custom_collate = collate_fn
         self._iterable = isinstance(dataset, torch_data.IterableDataset)
         self._recipe = recipe
@@ -162,7 +168,9 @@ class DataLoader(torch_data.DataLoader[Any]):
             raise OptionError(
                 "rank= and world_size= share out headrace's own order; a sampler shares by itself"
             )
-        self._book = ErrorBook(on_error, self._options.error_budget, self._name)
+        self._book = ErrorBook(
+            on_error, self._options.error_budget, recipe.source.name if recipe else _index_name
+        )
         self._epoch = 0
         self._seed: int | None = seed
         self._resume: LoaderState | None = None
@@ -173,12 +181,21 @@ class DataLoader(torch_data.DataLoader[Any]):
         self._finalizer: Any = None
         self._last_stats: Stats | None = None
 
+    @property
+    def _ours(self) -> bool:
+        made = self._made
+        return made is not None and made[0] is self.sampler and made[1] is self.batch_sampler
+
     # -- iteration ----------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """The batches of one epoch."""
         if self._closed:
             raise LoaderClosed("the loader was closed; make a new one")
+        if not self.num_workers and self.timeout:
+            raise ValueError("timeout needs num_workers > 0: without workers there is nothing to wait for")
+        if self.num_workers and self.prefetch_factor == 0:
+            raise ValueError("prefetch_factor must be at least 1")
         if _PIPES and isinstance(self.dataset, _PIPES):
             return super().__iter__()
         resume, self._resume = self._resume, None
@@ -190,12 +207,10 @@ class DataLoader(torch_data.DataLoader[Any]):
             session, kept = self._make_session(seed, resume), False
         else:
             session, kept = self._take_session(seed, resume), True
-        following = None
-        if self._prepares_ahead() and kept:
-            following = lambda: self._draws(seed, epoch + 1, None)  # noqa: E731
+        following = self._draws(seed, epoch + 1, None) if kept and self._prepares_ahead() else None
         if kept and self._fed == (seed, epoch) and position == 0 and following is not None:
             assert isinstance(session, RecipeSession | ObjectSession)
-            session.follow(following())
+            session.follow(following)
         else:
             if self._fed is not None:
                 session.abandon()
@@ -242,17 +257,27 @@ class DataLoader(torch_data.DataLoader[Any]):
             skip = resume.position if resume is not None and resume.sampler is None else 0
             # (a sampler that keeps a state of its own goes on by itself)
             return SamplerDraws(
-                self._index_sampler, batched=self._auto_collation, seed=seed, epoch=epoch, skip=skip
+                self._index_sampler,
+                batched=self._auto_collation,
+                seed=seed,
+                epoch=self._keyed(epoch),
+                skip=skip,
             )
-        size, geometry = self._length(), self._geometry()
         position = resume.position if resume is not None else 0
-
-        def make() -> UniformEpoch:
-            return UniformEpoch(
-                size, geometry, seed=seed, epoch=epoch, shuffle=self._shuffle, position=position
-            )
-
+        make = partial(
+            UniformEpoch,
+            self._length(),
+            self._geometry(),
+            seed=seed,
+            epoch=self._keyed(epoch),
+            shuffle=self._shuffle,
+            position=position,
+        )
         return UniformDraws(make, seed)
+
+    def _keyed(self, epoch: int) -> int:
+        """The epoch as randomness sees it: where each epoch draws a seed of its own, that seed says it all."""
+        return epoch if self._options.seed is not None or isinstance(self.dataset, RecipeDataset) else 0
 
     def _length(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
@@ -421,10 +446,10 @@ class DataLoader(torch_data.DataLoader[Any]):
             state.workers = list(delivered)
         return state
 
-    def _delivered(self, session: Session, seed: int, drawn: Any) -> None:
+    def _delivered(self, session: Session, seed: int, epoch: int, drawn: Any) -> None:
         self._batches += 1
         self._samples += len(drawn.indices)
-        self._progress = self._state(seed, drawn.epoch, drawn.position, session)
+        self._progress = self._state(seed, epoch, drawn.position, session)
 
     def _epoch_over(self, epoch: int) -> None:
         self._progress = self._state(self._seed, epoch + 1, 0, None)
@@ -436,9 +461,6 @@ class DataLoader(torch_data.DataLoader[Any]):
         if self._ours and not self._iterable:
             return self._steps(0)
         return super().__len__()
-
-    def _name(self, index: int) -> str:
-        return self._recipe.source.name(index) if self._recipe is not None else f"dataset[{index}]"
 
     @property
     def bad_samples(self) -> list[BadSample]:
@@ -470,11 +492,15 @@ class DataLoader(torch_data.DataLoader[Any]):
         self._closed = True
         self._drop_session()
 
-    def __enter__(self) -> DataLoader:
+    def __enter__(self) -> DataLoader[T_co]:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _index_name(index: int) -> str:
+    return f"dataset[{index}]"
 
 
 def _stateful(owner: Any) -> bool:

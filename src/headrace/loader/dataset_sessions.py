@@ -75,7 +75,7 @@ class IterableSession(Hosted):
         self.host = host
         self._pin(pin)
 
-    def begin(self, draws: Draws, following: Callable[[], Draws] | None) -> None:
+    def begin(self, draws: Draws, following: Draws | None) -> None:
         """See ``Session``."""
         assert isinstance(draws, EndlessDraws)
         self._draws = draws
@@ -136,7 +136,7 @@ class InlineSession:
         self._draws: Draws | None = None
         self.closed = False
 
-    def begin(self, draws: Draws, following: Callable[[], Draws] | None) -> None:
+    def begin(self, draws: Draws, following: Draws | None) -> None:
         """See ``Session``."""
         self._draws = draws
 
@@ -207,7 +207,7 @@ class InlineIterableSession(InlineSession):
         self._over = False
         self.delivered: list[tuple[int, Any]] = [resume]
 
-    def begin(self, draws: Draws, following: Callable[[], Draws] | None) -> None:
+    def begin(self, draws: Draws, following: Draws | None) -> None:
         """See ``Session``."""
         super().begin(draws, following)
         skip, state = self._resume or (0, None)

@@ -17,7 +17,7 @@ class EpochIterator(Iterator[Any]):
     """What ``iter(loader)`` returns. It keeps its loader alive, and cleans up after itself when dropped."""
 
     def __init__(
-        self, loader: DataLoader, session: Session, *, seed: int, epoch: int, steps: int | None
+        self, loader: DataLoader[Any], session: Session, *, seed: int, epoch: int, steps: int | None
     ) -> None:
         """``steps``: batches to come, where that is known."""
         self._loader = loader
@@ -45,7 +45,7 @@ class EpochIterator(Iterator[Any]):
                 self._end()
                 raise StopIteration
             drawn, value = found
-            loader._delivered(session, self._seed, drawn)
+            loader._delivered(session, self._seed, self._epoch, drawn)
             if value is not SKIPPED:
                 self._yielded += 1
                 self._check_promise()

@@ -128,7 +128,7 @@ class RecipeSession(Hosted):
             self.host.ahead += self._depth_budget // aligned(self._layout.nbytes(self._size), PAGE)
             self.host.slots.keep = self.host.ahead + 1
 
-    def begin(self, draws: Draws, following: Callable[[], Draws] | None) -> None:
+    def begin(self, draws: Draws, following: Draws | None) -> None:
         """See ``Session``. Finds out how samples look where only user code can say."""
         if self._layout is None and not self._collated:
             self._discover(draws.seed)

@@ -35,8 +35,8 @@ SKIPPED = _Skipped()
 class Session(Protocol):
     """Prepares and hands out batches."""
 
-    def begin(self, draws: Draws, following: Callable[[], Draws] | None) -> None:
-        """Start an epoch; ``following`` makes the draws of the next one, to be prepared ahead."""
+    def begin(self, draws: Draws, following: Draws | None) -> None:
+        """Start an epoch; ``following``: the draws of the next one, to be prepared ahead."""
         ...
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
@@ -112,11 +112,11 @@ class Hosted:
     host: Host
     _pinner: Pinner | None = None
 
-    def begin(self, draws: Draws, following: Callable[[], Draws] | None) -> None:
+    def begin(self, draws: Draws, following: Draws | None) -> None:
         """See ``Session``."""
         self.host.coordinator.feed(draws)
         if following is not None:
-            self.host.coordinator.feed(following())
+            self.host.coordinator.feed(following)
 
     def follow(self, draws: Draws) -> None:
         """The epoch now beginning is already fed; feed the one after."""

@@ -31,11 +31,13 @@ Step = Op | Callable[..., Any]
 class Recipe:
     """How a sample goes from its source to a row of a batch: read, decode, augment, collate.
 
-    ``source``: where the samples lie, such as ``folder("/data/train")``. ``decode``: turns a sample's bytes
-    into a value; ``image.decode()``, any callable, or None for the bytes themselves. It is taken to be
-    deterministic. ``augment``: steps that follow each other: ``image`` steps and any callables. A callable counts as random
-    unless it is wrapped in ``deterministic()``. ``collate``: makes a batch of a list of samples; by default
-    their arrays are stacked. ``target_transform``: a callable on the targets.
+    - ``source``: where the samples lie, such as ``folder("/data/train")``.
+    - ``decode``: turns a sample's bytes into a value: ``image.decode()``, any callable, or None for the bytes
+      themselves. It is taken to be deterministic.
+    - ``augment``: steps that follow each other: ``image`` steps and any callables. A callable counts as random
+      unless it is wrapped in ``deterministic()``.
+    - ``collate``: makes a batch of a list of samples; by default their arrays are stacked.
+    - ``target_transform``: a callable on the targets.
 
     A sample is ``(value, target)`` where the source has targets, else the value alone.
     """

@@ -1,7 +1,7 @@
 """The image kernels in Python, with OpenCV and simplejpeg: for machines where the C kernels are not built.
 
-Slower, and otherwise the same: boxes of whole pixels go through cv2.resize and may differ by one level; every
-other box is computed with the C kernels' own arithmetic.
+Slower, and otherwise the same: colour boxes of whole pixels go through cv2.resize and may differ by a level or
+two; every other box is computed with the C kernels' own arithmetic.
 """
 
 from __future__ import annotations
@@ -159,6 +159,11 @@ def _spans(job: Any, scale: int) -> tuple[_Span, _Span]:
     )
 
 
+def _is_whole(x: _Span, y: _Span) -> bool:
+    """Whether the box is exactly its clamp, which is what cv2.resize of a crop computes."""
+    return (*x[:2], *y[:2]) == (x[2], x[3] - x[2], y[2], y[3] - y[2])
+
+
 def _check(job: Any) -> None:
     x0, y0, x1, y1 = job["clamp"].tolist()
     box = job["box"]
@@ -186,7 +191,8 @@ def _pixels(source: Any, job: Any, spec: RowSpec) -> NDArray[np.uint8]:
         image = ((grey + 32768) >> 16).astype(np.uint8)[:, :, None]
     if spec.interpolation in _THROUGH_OPENCV:
         pixels = _through_opencv(image, x, y, spec, _THROUGH_OPENCV[spec.interpolation])
-    elif spec.interpolation == "bilinear" and (*x[:2], *y[:2]) == (x[2], x[3] - x[2], y[2], y[3] - y[2]):
+    elif _is_whole(x, y) and spec.interpolation == "bilinear" and image.shape[2] == 3:
+        # colour only: on some machines OpenCV 5 gets edges of one-channel images wrong
         pixels = _through_opencv(image, x, y, spec, cv2.INTER_LINEAR)
     else:
         pixels = _sampled(image, x, y, spec)

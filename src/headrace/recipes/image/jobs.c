@@ -105,7 +105,7 @@ __attribute__((always_inline)) static inline void prefetch_row(const Array *arra
 }
 
 static const uint8_t *array_row(void *context, int y) {
-    enum { AHEAD = 3 };
+    enum { AHEAD = 4 };
     const Array *array = context;
     const uint8_t *row = array->pixels + (size_t)(y - array->first_row) * array->stride;
     prefetch_row(array, y + AHEAD);

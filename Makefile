@@ -18,7 +18,7 @@ system:
 $(VENV)/bin/python: | system
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml setup.py constraints.txt src/headrace/recipes/image/native.c | $(VENV)/bin/python
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt $(wildcard src/headrace/recipes/image/*.[ch]) | $(VENV)/bin/python
 	$(PIP) install -e '.[test,dev,demo]'
 	@touch $@
 

@@ -91,6 +91,7 @@ class Bench:
         def one(name: str, number: int) -> Run | str:
             nonlocal done
             done += 1
+            self.warm(name)
             try:
                 result = self.command(
                     BY_NAME[name], "--root", str(os.getpid()), "--seed", str(number + 1),
@@ -110,10 +111,14 @@ class Bench:
             )
             return result
 
-        warm(self.photos, *(DATA / "ffcv").glob(f"photos-{self.count}-*.beton"))
         runs, failed = interleave(names, self.repeats, one)
         self.missing.update(failed)
         return runs
+
+    def warm(self, name: str) -> None:
+        """Read what a contender reads, before each of its runs: other runs may have pushed it out of memory."""
+        mode = {"ffcv-jpeg": "jpg", "ffcv-raw": "raw"}.get(name)
+        warm(DATA / "ffcv" / f"photos-{self.count}-{mode}.beton" if mode else self.photos)
 
     def result(self, runs: dict[str, list[Run | None]]) -> dict[str, Any]:
         """Everything, as it is written."""

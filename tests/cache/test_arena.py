@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import subprocess
 import sys
 import textwrap
@@ -35,7 +34,9 @@ def tmpfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(params=["memfd", "tmpfs", "directory", "directory without O_TMPFILE"])
-def make(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Arena]:
+def make(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], Arena]:
     """Makes arenas of one backend."""
     monkeypatch.delenv("HEADRACE_SHM_DIR", raising=False)
     if request.param == "memfd":
@@ -116,7 +117,16 @@ def test_a_range_is_mapped_once(arena: Arena) -> None:
 
 @pytest.mark.parametrize(
     ("offset", "nbytes"),
-    [(-PAGE, PAGE), (0, 0), (0, -1), (1, 8), (0, 5 * PAGE), (4 * PAGE, 1), (2**50, PAGE), (3 * PAGE, PAGE + 1)],
+    [
+        (-PAGE, PAGE),
+        (0, 0),
+        (0, -1),
+        (1, 8),
+        (0, 5 * PAGE),
+        (4 * PAGE, 1),
+        (2**50, PAGE),
+        (3 * PAGE, PAGE + 1),
+    ],
 )
 def test_ranges_outside_of_the_arena_are_refused(arena: Arena, offset: int, nbytes: int) -> None:
     arena.allocate(4 * PAGE)
@@ -169,11 +179,6 @@ def test_another_process_sees_the_same_bytes(arena: Arena, method: str) -> None:
     assert bytes(arena.map(*place)[-4:]) == b"MMMM"
 
 
-def test_an_arena_only_pickles_on_its_way_to_a_process(arena: Arena) -> None:
-    with pytest.raises(RuntimeError):
-        pickle.dumps(arena)
-
-
 def test_nothing_lies_in_the_directory(arena: Arena) -> None:
     arena.allocate(PAGE)
     if arena.directory is not None:
@@ -181,7 +186,9 @@ def test_nothing_lies_in_the_directory(arena: Arena) -> None:
     assert os.fstat(arena.fd).st_nlink == 0 or arena.directory is None
 
 
-@given(st.lists(st.one_of(st.integers(1, 6 * PAGE), st.none()), max_size=40), st.randoms(use_true_random=False))
+@given(
+    st.lists(st.one_of(st.integers(1, 6 * PAGE), st.none()), max_size=40), st.randoms(use_true_random=False)
+)
 @settings(deadline=None, max_examples=40)
 def test_live_ranges_never_overlap(steps: list[int | None], random: Any) -> None:
     """Any sequence of allocations (a size) and frees (None)."""

@@ -121,7 +121,7 @@ class Text(str):
     """A str that is more than a str."""
 
 
-Pair = namedtuple("Pair", "a b")  # noqa: PYI024
+Pair = namedtuple("Pair", "a b")
 CYCLE: list[Any] = []
 CYCLE.append(CYCLE)
 
@@ -132,7 +132,12 @@ CYCLE.append(CYCLE)
         *(object(), {1: 2}, {1, 2}, b"bytes", 1j, 2**64, -(2**63) - 1, "\ud800", Colour.RED, Text("x")),
         *(Pair(1, 2), OrderedDict(a=1), [object()], {"a": {"b": lambda: 0}}, CYCLE, {Text("k"): 1}),
         *(np.array(["a"]), np.array([object()]), np.array(["2020-01-01"], "M8[D]"), np.zeros(2, "i4,f4")),
-        *(np.datetime64("2020-01-01"), np.str_("x"), np.ma.masked_array([1, 2], [True, False]), [np.array([None])]),
+        *(
+            np.datetime64("2020-01-01"),
+            np.str_("x"),
+            np.ma.masked_array([1, 2], [True, False]),
+            [np.array([None])],
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -187,9 +192,12 @@ def test_arbitrary_bytes_raise_or_lie_inside(data: bytes, magic: bytes) -> None:
 
 
 ANYTHING = st.recursive(
-    st.one_of(st.none(), st.integers(-(2**63), 2**64 - 1), st.text(max_size=3), st.sampled_from(["<f4", "O", "V0"])),
+    st.one_of(
+        st.none(), st.integers(-(2**63), 2**64 - 1), st.text(max_size=3), st.sampled_from(["<f4", "O", "V0"])
+    ),
     lambda inner: st.one_of(
-        st.lists(inner, max_size=3), st.dictionaries(st.sampled_from(["a", "s", "d", "l", "t", "v"]), inner, max_size=2)
+        st.lists(inner, max_size=3),
+        st.dictionaries(st.sampled_from(["a", "s", "d", "l", "t", "v"]), inner, max_size=2),
     ),
     max_leaves=8,
 )

@@ -69,7 +69,9 @@ def test_start_times_tell_processes_apart() -> None:
     assert _started(PID) == _started(PID) > 0
     assert _started(dead_pid()) == 0
     # A name with brackets and spaces, which the kernel puts into the middle of the line, does not confuse it.
-    code = "import ctypes, time\nctypes.CDLL(None).prctl(15, b') R 1 1 1 ('); print(flush=True); time.sleep(60)"
+    code = (
+        "import ctypes, time\nctypes.CDLL(None).prctl(15, b') R 1 1 1 ('); print(flush=True); time.sleep(60)"
+    )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
@@ -111,7 +113,9 @@ def test_what_sigkill_leaves_at_the_worst_moment_is_swept_by_the_next_start(tmp_
 
 def _kill_with_arena(directory: Path, *, fallback: bool, early: bool) -> None:
     code = ARENA.format(fallback=fallback, early=early, directory=str(directory))
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"made\n"
         process.send_signal(signal.SIGKILL)

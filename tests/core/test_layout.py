@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,19 @@ from hypothesis import strategies as st
 
 from headrace.core.layout import ALIGN, BFLOAT16, Field, RowLayout, aligned
 
-DTYPES = ["uint8", "int8", "uint16", "int32", "int64", "float16", "float32", "float64", "bool", "complex64", BFLOAT16]
+DTYPES = [
+    "uint8",
+    "int8",
+    "uint16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+    "bool",
+    "complex64",
+    BFLOAT16,
+]
 FIELDS = st.builds(Field, st.lists(st.integers(0, 5), max_size=4).map(tuple), st.sampled_from(DTYPES))
 LAYOUTS = st.lists(FIELDS, min_size=1, max_size=5).map(lambda fields: RowLayout(tuple(fields)))
 
@@ -52,7 +66,7 @@ def test_rows_written_apart_make_up_the_whole(layout: RowLayout, rows: int, data
     """Workers write rows through views of their own; the loader sees all of them through one."""
     buffer = bytearray(layout.nbytes(rows))
     cuts = sorted(data.draw(st.sets(st.integers(0, rows), max_size=4)) | {0, rows})
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in itertools.pairwise(cuts):
         for view in layout.views(buffer, rows, start, stop):
             assert len(view) == stop - start
             raw = view.reshape(stop - start, -1).view(np.uint8) if view.size else view

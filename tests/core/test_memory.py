@@ -103,7 +103,9 @@ def test_v1_own_cgroup(machine: Machine) -> None:
     stat = f"inactive_file 1\ntotal_cache 9\ntotal_inactive_file {20 * MIB}"
     machine.write("memory/docker/abc/memory.stat", stat)
     assert memory.total_memory() == 256 * MIB
-    assert memory.available_memory() == 176 * MIB, "pages of cgroups below count as usage, so as reclaimable too"
+    assert memory.available_memory() == 176 * MIB, (
+        "pages of cgroups below count as usage, so as reclaimable too"
+    )
 
 
 def test_v1_container_whose_path_is_the_machines(machine: Machine) -> None:
@@ -122,7 +124,8 @@ def test_path_outside_of_the_namespace(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("quota", "cpus"), [("max 100000", 16), ("200000 100000", 2), ("150000 100000", 2), ("1000 100000", 1), ("", 16)]
+    ("quota", "cpus"),
+    [("max 100000", 16), ("200000 100000", 2), ("150000 100000", 2), ("1000 100000", 1), ("", 16)],
 )
 def test_cpu_quota_v2(machine: Machine, quota: str, cpus: int) -> None:
     machine.own("0::/pod/container")

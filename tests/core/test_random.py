@@ -15,7 +15,11 @@ WORD = st.integers(0, 2**64 - 1)
 
 def test_numbers_never_change_between_versions() -> None:
     """Batches are promised bit for bit, so the numbers are part of the interface."""
-    assert [rnd.mix(x) for x in (0, 1, 2**64 - 1)] == [0xE220A8397B1DCDAF, 0x910A2DEC89025CC1, 0xE4D971771B652C20]
+    assert [rnd.mix(x) for x in (0, 1, 2**64 - 1)] == [
+        0xE220A8397B1DCDAF,
+        0x910A2DEC89025CC1,
+        0xE4D971771B652C20,
+    ]
     assert rnd.key() == 0
     assert rnd.key(0) == 0x8B4FDA8C892B50E
     assert rnd.key(0, 0) == 0x813C937E1785CE47
@@ -74,7 +78,10 @@ def test_the_largest_word_is_still_below_one() -> None:
 
 def test_uniforms_are_uniform_for_consecutive_samples_and_positions() -> None:
     cells, n = 64, 64 * 500
-    for values in (rnd.uniforms(rnd.key(1, 2), np.arange(n))[:, 0], rnd.uniforms(rnd.key(1), np.array([3]), n)[0]):
+    for values in (
+        rnd.uniforms(rnd.key(1, 2), np.arange(n))[:, 0],
+        rnd.uniforms(rnd.key(1), np.array([3]), n)[0],
+    ):
         counts = np.histogram(values, cells, (0, 1))[0]
         chi_square = ((counts - 500) ** 2 / 500).sum()
         assert abs(chi_square - (cells - 1)) < 7 * (2 * (cells - 1)) ** 0.5
@@ -105,14 +112,14 @@ def test_keys_avalanche() -> None:
 
 @given(WORD)
 def test_global_generators_follow_the_word_alone(word: int) -> None:
-    saved = random.getstate(), np.random.get_state()  # noqa: NPY002
+    saved = random.getstate(), np.random.get_state()
     try:
         rnd.seed_global(word)
-        first = random.random(), np.random.random()  # noqa: NPY002
+        first = random.random(), np.random.random()
         rnd.seed_global(word)
-        assert (random.random(), np.random.random()) == first  # noqa: NPY002
+        assert (random.random(), np.random.random()) == first
         rnd.seed_global(word ^ 1)
         assert random.random() != first[0]
     finally:
         random.setstate(saved[0])
-        np.random.set_state(saved[1])  # noqa: NPY002
+        np.random.set_state(saved[1])

@@ -59,7 +59,22 @@ def test_examples(value: object, size: int) -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        *("", " ", "GiB", "8 GiBs", "eight", "8GiB 2", "1e9", "-1", "-5%", "8,5G", "0x10", "5.", "٣", "8\nGiB x"),
+        *(
+            "",
+            " ",
+            "GiB",
+            "8 GiBs",
+            "eight",
+            "8GiB 2",
+            "1e9",
+            "-1",
+            "-5%",
+            "8,5G",
+            "0x10",
+            "5.",
+            "٣",
+            "8\nGiB x",
+        ),
         *(True, False, math.nan, math.inf, -math.inf, -1, -0.5, -1e-9, b"8", [8], (1, 2), object()),
     ],
 )

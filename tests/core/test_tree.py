@@ -19,9 +19,11 @@ class Pair(NamedTuple):
     label: Any
 
 
-Old = namedtuple("Old", ["a"])  # noqa: PYI024
+Old = namedtuple("Old", ["a"])
 
-LEAVES = st.one_of(st.none(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary(), st.booleans())
+LEAVES = st.one_of(
+    st.none(), st.integers(), st.floats(allow_nan=False), st.text(), st.binary(), st.booleans()
+)
 VALUES = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
@@ -85,6 +87,8 @@ def test_other_mappings_become_dicts_in_their_order() -> None:
 
 
 def test_specs_of_different_kinds_differ() -> None:
-    specs = [flatten(value)[1] for value in ([1, 2], (1, 2), Pair(1, 2), {"a": 1, "b": 2}, {"b": 1, "a": 2}, 1)]
+    specs = [
+        flatten(value)[1] for value in ([1, 2], (1, 2), Pair(1, 2), {"a": 1, "b": 2}, {"b": 1, "a": 2}, 1)
+    ]
     assert len(set(specs)) == len(specs)
     assert isinstance(specs[0], Spec)

@@ -99,7 +99,7 @@ def build(structure, index):
     raise AssertionError(structure)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     size=st.integers(0, 40),
     batch_size=st.one_of(st.none(), st.integers(1, 50)),
@@ -113,7 +113,7 @@ def test_drawn_datasets_in_order(loader_class, size, batch_size, drop_last, num_
     assert_matches_reference(loader_class, dataset, num_workers=num_workers, **options)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     size=st.integers(1, 60),
     batch_size=st.one_of(st.none(), st.integers(1, 70)),

@@ -405,7 +405,9 @@ def test_broken_headers_are_explained() -> None:
     blob[at : at + 16] = b"\xff" * 16  # more Huffman codes than there can be
     status = statuses(bytes(blob))
     assert min(status) >= STATUS_LIBJPEG
-    assert "Huffman" in kernels.status_text(status[0], bytes(blob))
+    assert kernels.status_text(status[0], bytes(blob)).startswith("broken JPEG: ")
+    if kernels.NATIVE:
+        assert "Huffman" in kernels.status_text(status[0], bytes(blob))
 
 
 def test_limits_and_mismatches_are_refused() -> None:

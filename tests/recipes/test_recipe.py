@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -234,23 +235,36 @@ def test_recipes_travel_to_workers() -> None:
     assert there.steps[0] == recipe.steps[0]
 
 
+class Sealed:
+    __slots__ = ()
+
+    def __call__(self, value: Any) -> Any:
+        return value
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("no state")
+
+
 def test_what_cannot_be_fingerprinted_says_so() -> None:
-    class Stubborn:
-        def __call__(self, value: Any) -> Any:
-            return value
-
-        def __reduce_ex__(self, protocol: Any) -> Any:
-            raise TypeError("no state")
-
-    recipe = Recipe(SOURCE, image.decode(), [Stubborn()])
+    recipe = Recipe(SOURCE, image.decode(), [Sealed()])
     with pytest.raises(OptionError, match="__headrace_fingerprint__"):
         recipe.fingerprint(Form.AUGMENTED)
 
-    class Named(Stubborn):
+    class Named(Sealed):
         def __headrace_fingerprint__(self) -> str:
             return "mine"
 
     assert Recipe(SOURCE, image.decode(), [Named()]).fingerprint(Form.AUGMENTED)
+
+
+def test_objects_with_tools_in_them_are_fingerprinted_by_the_rest() -> None:
+    def make(factor: float) -> Any:
+        step = Scaled(factor)
+        step.lock = threading.Lock()  # type: ignore[attr-defined]
+        step.kind = int | str  # type: ignore[attr-defined]
+        return step
+
+    assert digest(make(1.0)) == digest(make(1.0)) != digest(make(2.0))
 
 
 def test_lead_counts_the_leading_deterministic_steps() -> None:

@@ -159,7 +159,7 @@ class KeywordStep:
 def test_steps_that_take_an_image_by_keyword() -> None:
     class Theirs:
         def __call__(self, *args: Any, force_apply: bool = False, **data: Any) -> dict[str, Any]:
-            return {"image": data["image"][:4, :5] + np.uint8(np.random.randint(9))}  # noqa: NPY002
+            return {"image": data["image"][:4, :5] + np.uint8(np.random.randint(9))}
 
     Theirs.__module__ = "albumentations.core.composition"
     for step in (KeywordStep(), Theirs(), lambda *, image: {"image": image[:4, :5]}):
@@ -192,7 +192,7 @@ def test_steps_of_torchvision_get_pil_images_and_keep_what_they_made() -> None:
 
 
 def draws(value: Any) -> Any:
-    return np.array([random.random(), np.random.rand(), torch.rand(()).item()])  # noqa: NPY002
+    return np.array([random.random(), np.random.rand(), torch.rand(()).item()])
 
 
 def test_global_generators_are_seeded_by_seed_epoch_and_sample() -> None:
@@ -200,7 +200,7 @@ def test_global_generators_are_seeded_by_seed_epoch_and_sample() -> None:
 
     def numbers(indices: list[int], **options: Any) -> list[Any]:
         random.seed()
-        np.random.seed()  # noqa: NPY002
+        np.random.seed()
         torch.seed()
         program = compile_recipe(recipe, caches_decoded=False)
         return [sample.tolist() for sample in program.samples(order(BYTES, indices, **options))]

@@ -90,7 +90,9 @@ def test_position_tells_what_all_ranks_have_after_each_step(
 
 @given(st.integers(1, 400), st.data())
 @settings(max_examples=150, deadline=None)
-def test_elastic_chain_of_resumes_delivers_exactly_the_remaining_samples(size: int, data: st.DataObject) -> None:
+def test_elastic_chain_of_resumes_delivers_exactly_the_remaining_samples(
+    size: int, data: st.DataObject
+) -> None:
     """Stop anywhere, go on with another number of ranks and batch size; again and again."""
     position, seen = 0, Counter[int]()
     while position < size:
@@ -111,7 +113,9 @@ def test_elastic_chain_of_resumes_delivers_exactly_the_remaining_samples(size: i
 
 @given(SIZES, BATCHES, WORLDS, st.integers(0, 60))
 @settings(deadline=None)
-def test_resuming_onto_the_same_geometry_changes_nothing(size: int, batch: int, world: int, step: int) -> None:
+def test_resuming_onto_the_same_geometry_changes_nothing(
+    size: int, batch: int, world: int, step: int
+) -> None:
     whole = ranks_of(size, batch, world, False)
     steps = len(whole[0])
     step = min(step, steps)

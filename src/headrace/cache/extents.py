@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -20,6 +20,8 @@ _PREFIX = struct.Struct("<IQ")
 _DIMENSIONS = 6
 _KINDS = "biufc"
 """Of dtypes that are nothing but numbers."""
+_Length = Annotated[int, msgspec.Meta(ge=0)]
+_decode = msgspec.msgpack.Decoder(tuple[dict[str, Any], list[tuple[str, list[_Length]]]]).decode
 _DAMAGE = (
     *(ArithmeticError, AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError),
     *(struct.error, msgspec.MsgspecError),
@@ -112,7 +114,7 @@ def _load(buffer: memoryview) -> Any:
     _, length = _PREFIX.unpack_from(buffer)
     if _PREFIX.size + length > len(buffer):
         raise ValueError("it is cut off")
-    tree, described = msgspec.msgpack.decode(buffer[_PREFIX.size : _PREFIX.size + length])
+    tree, described = _decode(buffer[_PREFIX.size : _PREFIX.size + length])
     arrays, at = [], aligned(_PREFIX.size + length)
     for kind, shape in described:
         array = _view(buffer, kind, shape, at)
@@ -124,7 +126,7 @@ def _load(buffer: memoryview) -> Any:
 def _view(buffer: memoryview, kind: str, shape: Sequence[int], at: int) -> NDArray[Any]:
     dtype = np.dtype(kind)
     count = math.prod(shape)
-    if dtype.kind not in _KINDS or any(length < 0 for length in shape):
+    if dtype.kind not in _KINDS:
         raise ValueError(f"{kind} of shape {shape}")
     if at + count * dtype.itemsize > len(buffer):
         raise ValueError("it is cut off")

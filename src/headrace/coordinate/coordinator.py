@@ -136,6 +136,7 @@ class Coordinator:
             step=batch.drawn.step,
             indices=indices.tobytes(),
             keys=getattr(batch.drawn, "keys", b""),
+            alone=again,
         )
         keep = np.zeros(0, np.uint8)
         if self.directory.caches:
@@ -170,8 +171,10 @@ class Coordinator:
         """The slot that an open order writes to."""
         return self._orders[order_id].batch.slot
 
-    def lost(self, order_id: int, how: str) -> list[Order]:
+    def lost(self, order_id: int, how: str, *, alone: bool = True) -> list[Order]:
         """The worker that had this order died (``how``): the orders that take its place.
+
+        ``alone``: the worker was busy with this order and no other, so its death counts against it.
 
         Rows are divided until a sample that kills its worker stands alone; it then counts as a bad sample.
         Nothing takes the place of an order whose batch was abandoned.
@@ -179,7 +182,8 @@ class Coordinator:
         opened = self._orders.pop(order_id, None)
         if opened is None:
             return []
-        batch, order, attempts = opened.batch, opened.order, opened.attempts + 1
+        alone = alone or self.rows_per_order is None
+        batch, order, attempts = opened.batch, opened.order, opened.attempts + alone
         indices = order.index_array()
         if self.directory.caches:
             self.directory.settle(indices, opened.keep)

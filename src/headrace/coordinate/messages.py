@@ -34,6 +34,8 @@ class Order(msgspec.Struct, array_like=True):
     """How rows lie in the slot, where that was found out from a first sample (own workers only)."""
     keys: bytes = b""
     """Pickled sample keys, where a sampler's keys are not integers (own workers only)."""
+    alone: bool = False
+    """Run with nothing beside it in the same worker: it may be what killed one."""
 
     def index_array(self) -> NDArray[np.int64]:
         """The samples, row by row."""

@@ -32,6 +32,8 @@ _ORDER, _AREA, _AREA_BYTES, _START, _LENGTH, _CLAIMER, _TAKEN = range(7)  # of e
 _WIDTH = 14
 _GROWN = len(CACHEABLE)
 FREE, CANCELLED = 0, -1
+_ALONE = 1 << 40
+"""Added to the claimer of an entry: its order is the only one that the claimer is busy with."""
 
 
 class Claim(NamedTuple):
@@ -86,9 +88,11 @@ class Board:
 
     def post(self, order: int, area: tuple[int, int], start: int, length: int) -> int:
         """Post an order whose encoding lies at ``start`` in ``area``; returns its ring position."""
-        tail = int(self._header[_TAIL])
-        self._entries[tail % CAPACITY] = (order, *area, start, length, FREE, *(0,) * (_WIDTH - _TAKEN))
-        self._header[_TAIL] = tail + 1
+        # Under the lock, so that no worker sees the tail before the entry: processors may reorder writes.
+        with self._locked():
+            tail = int(self._header[_TAIL])
+            self._entries[tail % CAPACITY] = (order, *area, start, length, FREE, *(0,) * (_WIDTH - _TAKEN))
+            self._header[_TAIL] = tail + 1
         return tail
 
     def wake(self, orders: int) -> None:
@@ -107,8 +111,15 @@ class Board:
 
     def claimer(self, position: int) -> int | None:
         """The worker that claimed the order at ``position``, if any."""
+        if position >= int(self._header[_HEAD]):
+            # Not claimed, or by a worker that was killed before the head moved: others will claim it again.
+            return None
         claimer = int(self._entries[position % CAPACITY][_CLAIMER])
-        return claimer - 1 if claimer > FREE else None
+        return (claimer & (_ALONE - 1)) - 1 if claimer > FREE else None
+
+    def was_alone(self, position: int) -> bool:
+        """Whether the claimer of ``position`` said that it is busy with that order alone."""
+        return int(self._entries[position % CAPACITY][_CLAIMER]) > _ALONE
 
     def taken(self, position: int) -> dict[Form | None, tuple[int, int]]:
         """What the claimer of ``position`` took while working on it: (offset, length) by form; None: arena."""
@@ -161,6 +172,10 @@ class Board:
                 if not cancelled:
                     order, area, area_bytes, start, length = (int(word) for word in entry[:_CLAIMER])
                     return Claim(head, order, (area, area_bytes), start, length)
+
+    def mark_alone(self, claim: Claim) -> None:
+        """Say that from now on this worker is busy with a claimed order and no other."""
+        self._entries[claim.position % CAPACITY][_CLAIMER] |= _ALONE
 
     def take_cache(self, form: Form, sizes: Sequence[int], claim: Claim | None) -> list[int | None]:
         """Offsets for extents of the given sizes; None for those that no longer fit the form's budget."""

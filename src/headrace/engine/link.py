@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
@@ -11,7 +12,7 @@ from multiprocessing import reduction
 from typing import Any
 
 from headrace.cache.arena import Arena
-from headrace.coordinate.messages import Command, Event, Stop, decode_command, encoder
+from headrace.coordinate.messages import Command, Event, OrderDone, Stop, decode_command, encoder
 from headrace.engine.board import Board, Claim
 
 LARGEST = 64 * 1024
@@ -46,6 +47,8 @@ class Link:
         """First thing in the worker."""
         self.board.attach()
         self.sock.setblocking(True)
+        # Under forkserver the parent is the fork server, which outlives the job; the link's end must do there.
+        self.watches_parent = os.getppid() == self.parent
 
     def watch(self, on_command: Callable[[Command], None]) -> None:
         """Listen for commands in a thread of its own; leave at once when the host is gone."""
@@ -69,14 +72,21 @@ class Link:
                     self.stopped = True
                     self.board.wake(1)
                 on_command(command)
-            elif os.getppid() != self.parent:
+            elif self.watches_parent and os.getppid() != self.parent:
                 os._exit(1)
 
     def send(self, event: Event) -> None:
         """Tell the host. A host that is gone ends this worker."""
+        if isinstance(event, OrderDone) and event.faults:
+            event.faults = shortened(event.faults)
+        data = encoder.encode(event)
         try:
-            self.sock.send(encoder.encode(event))
-        except OSError:
+            self.sock.send(data)
+        except OSError as error:
+            if error.errno == errno.EMSGSIZE:
+                raise ValueError(
+                    f"a worker's report of {len(data)} bytes is too large for a message"
+                ) from None
             os._exit(1)
 
     def claim(self) -> Claim | None:
@@ -89,3 +99,12 @@ class Link:
             claim = self.board.claim(self.ticket)
             if claim is not None:
                 return claim
+
+
+def shortened(faults: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:
+    """Faults cut to what a message holds, however many there are and however much each has to say."""
+    room = LARGEST // len(faults)
+    return [
+        (row, reason[: max(16, room // 4)], trace[-room // 2 :] if room > 64 else "")
+        for row, reason, trace in faults
+    ]

@@ -10,11 +10,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from headrace.coordinate.messages import Command, Threads
+from headrace.coordinate.messages import Command, Failed, Threads
 from headrace.engine.gil import GilProbe
 from headrace.engine.link import Link
 from headrace.engine.queues import Closed, TimedQueue
 from headrace.engine.rows import Fetched, RowStages
+from headrace.engine.worker import RemoteError
 from headrace.recipes.program import Program
 
 _MEASURE = 0.5
@@ -41,6 +42,8 @@ class RowPipeline:
         self._running = 0
         self._queue: TimedQueue[Fetched] = TimedQueue(max(1, threads))
         self._lock = threading.Lock()
+        self._under_way = 0
+        self._ended = threading.Condition()
 
     def on_command(self, command: Command) -> None:
         """More or fewer preparing threads; fewer take effect as orders end."""
@@ -62,7 +65,15 @@ class RowPipeline:
         self._prepare(lambda: False)
 
     def _extra(self) -> None:
-        self._prepare(self._too_many)
+        try:
+            self._prepare(self._too_many)
+        except BaseException as error:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """A thread cannot go on, so neither can the worker: its orders would never be finished."""
+        where = f"in DataLoader worker process {self._link.worker}"
+        self._link.send(Failed(RemoteError(error, where).dumps()))
 
     def _too_many(self) -> bool:
         with self._lock:
@@ -79,13 +90,28 @@ class RowPipeline:
                 if claim is None:
                     break
                 waited = time.perf_counter() - begun
-                fetched = self._stages.fetch(self._stages.load(claim), claim)
+                order = self._stages.load(claim)
+                if order.alone:
+                    self._finish_all()
+                    self._link.board.mark_alone(claim)
+                fetched = self._stages.fetch(order, claim)
                 fetched.spent.wait_order = waited
+                with self._ended:
+                    self._under_way += 1
                 self._queue.put(fetched)
+                if order.alone:
+                    self._finish_all()
         except Closed:
             pass
+        except BaseException as error:
+            self._fail(error)
         finally:
             self._queue.close()
+
+    def _finish_all(self) -> None:
+        """Wait until every order that was claimed here is finished."""
+        with self._ended:
+            self._ended.wait_for(lambda: self._under_way == 0)
 
     def _prepare(self, leave: Callable[[], bool]) -> None:
         program = self._compile()
@@ -103,3 +129,6 @@ class RowPipeline:
                 measured = None
             done.spent.wait_room, room = self._queue.waited_put - room, self._queue.waited_put
             self._link.send(done)
+            with self._ended:
+                self._under_way -= 1
+                self._ended.notify_all()

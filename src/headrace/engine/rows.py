@@ -135,16 +135,28 @@ class RowStages:
         begun = time.perf_counter()
         width = min(_WIDEST, count, math.ceil(1.5 * self._read_time / max(self._prepare_time, 1e-6)))
         if width <= 1:
-            blobs = list(self._source.read_many(indices))
+            blobs = self._read_part(indices)
             width = 1
         else:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(_WIDEST, thread_name_prefix="headrace-fetch")
             parts = np.array_split(indices, width)
-            blobs = [blob for part in self._pool.map(self._source.read_many, parts) for blob in part]
+            blobs = [blob for part in self._pool.map(self._read_part, parts) for blob in part]
         each = (time.perf_counter() - begun) * width / count
         self._read_time += 0.3 * (each - self._read_time)
         return blobs
+
+    def _read_part(self, indices: NDArray[np.int64]) -> list[bytes | BaseException]:
+        """What the source gives. One that raises is asked again for each sample, to find the one at fault."""
+        try:
+            blobs = list(self._source.read_many(indices))
+            if len(blobs) != len(indices):
+                raise ValueError(f"the source was asked for {len(indices)} samples and gave {len(blobs)}")
+            return blobs
+        except Exception as error:
+            if len(indices) == 1:
+                return [error]
+        return [blob for at in range(len(indices)) for blob in self._read_part(indices[at : at + 1])]
 
     def _from_cache(
         self, order: Order, forms: NDArray[np.uint8], inputs: list[Any], faults: dict[int, Fault]

@@ -8,6 +8,7 @@ import pickle
 import signal
 import socket
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -16,6 +17,9 @@ import cloudpickle
 
 from headrace.coordinate.messages import Command, Failed, Ready
 from headrace.engine.link import Link
+
+_TEXT = 32 * 1024
+"""Characters of a traceback that travel: messages are limited, and so is what people read."""
 
 
 class Runner(Protocol):
@@ -57,7 +61,12 @@ class RemoteError(Exception):
 
     def __init__(self, error: BaseException, where: str) -> None:
         self.error = error
-        self.text = "".join(traceback.format_exception(error))
+        text = "".join(traceback.format_exception(error))
+        if len(text) > _TEXT:
+            text = (
+                f"{text[: _TEXT // 4]}\n[... {len(text) - _TEXT} characters ...]\n{text[-_TEXT // 4 * 3 :]}"
+            )
+        self.text = text
         self.where = where
 
     def dumps(self) -> bytes:
@@ -77,7 +86,8 @@ def rebuild(data: bytes) -> BaseException:
     """The exception to raise in the job for one that a worker met: same type, the worker's traceback as text."""
     kind, name, text, where = pickle.loads(data)
     message = f"Caught {name} {where}.\nOriginal {text}"
-    if kind is None:
+    if kind is None or not issubclass(kind, Exception):
+        # What would end the worker (SystemExit) must not end the job.
         return RuntimeError(message)
     if kind is KeyError:
         # KeyError shows the repr of its argument, which would fold the traceback into one line.
@@ -108,14 +118,17 @@ def worker_main(link: Link, portable: Portable, close: Sequence[int]) -> None:
         with contextlib.suppress(OSError):
             os.close(fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the job's to handle; it stops its workers
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # see Workers.start
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     link.attach()
+    inbox = _Inbox()
+    link.watch(inbox.on_command)  # before user code runs: a host that is gone ends this worker even then
     try:
         runner = portable.task.start(link)
     except BaseException as error:
         link.send(Failed(RemoteError(error, f"in DataLoader worker process {link.worker}").dumps()))
         return
-    link.watch(runner.on_command)
+    inbox.open(runner)
     link.send(Ready(os.getpid()))
     try:
         runner.serve()
@@ -123,6 +136,28 @@ def worker_main(link: Link, portable: Portable, close: Sequence[int]) -> None:
         link.send(Failed(RemoteError(error, f"in DataLoader worker process {link.worker}").dumps()))
     sys.stdout.flush()
     sys.stderr.flush()
+
+
+class _Inbox:
+    """Keeps commands that arrive before there is a runner."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._early: list[Command] = []
+        self._runner: Runner | None = None
+
+    def on_command(self, command: Command) -> None:
+        with self._lock:
+            if self._runner is None:
+                self._early.append(command)
+                return
+        self._runner.on_command(command)
+
+    def open(self, runner: Runner) -> None:
+        with self._lock:
+            self._runner = runner
+            for command in self._early:
+                runner.on_command(command)
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from headrace.cache.arena import Arena
-from headrace.coordinate.coordinator import Batch, Coordinator
+from headrace.coordinate.coordinator import ATTEMPTS, Batch, Coordinator
 from headrace.coordinate.messages import Failed, Order, OrderDone, Run, Spent, Threads
 from headrace.core.errors import LoaderClosed, WorkerDied
 from headrace.core.forms import CACHEABLE, Form
@@ -71,8 +71,8 @@ class Host(Protocol):
         """The next batch in order; None when all that was fed is delivered. Raises TimeoutError."""
         ...
 
-    def probe(self, order: Order) -> OrderDone:
-        """Run one order outside of any batch (its id is negative) and wait for it."""
+    def probe(self, order: Order, timeout: float | None) -> OrderDone:
+        """Run one order of one sample outside of any batch (its id is negative). Raises TimeoutError."""
         ...
 
     def abandon(self) -> None:
@@ -110,6 +110,14 @@ class _Base:
     def closed(self) -> bool:
         """See ``Host``."""
         return self._closed
+
+    def _check_usable(self) -> None:
+        if self._closed:
+            raise LoaderClosed("the loader was closed; make a new one, or a new iterator")
+        if os.getpid() != self._owner:
+            raise LoaderClosed(
+                "this iterator belongs to the process that forked this one; make a new one here"
+            )
 
     def _credit(self) -> list[tuple[HostSlot, list[Order]]]:
         """Slots with the orders drawn into them, as far as batches are wanted ahead."""
@@ -172,12 +180,14 @@ class ProcessHost(_Base):
         self._pinned: dict[int, int] | None = {} if pinned_orders else None
         self._barren = 0
         self._answer: OrderDone | None = None
+        self._threads = 0
+        """As told to the workers; 0: nothing was."""
         self.pick: Callable[[Order], int] | None = None
         """For pinned orders: the worker that an order goes to."""
         self.on_done: Callable[[int, OrderDone], None] | None = None
         try:
             for worker_id in range(workers):
-                self._workers.start(worker_id)
+                self._start(worker_id)
         except BaseException:
             self.close()
             raise
@@ -189,32 +199,44 @@ class ProcessHost(_Base):
 
     def add_worker(self) -> None:
         """One more process."""
-        self._workers.start(max(self._workers.all, default=-1) + 1)
+        self._start(max(self._workers.all, default=-1) + 1)
 
-    def probe(self, order: Order) -> OrderDone:
-        """Run one order outside of any batch (its id is negative) and wait for it."""
+    def _start(self, worker_id: int) -> None:
+        worker = self._workers.start(worker_id)
+        if self._threads:
+            self._workers.send(worker, Threads(self._threads))
+
+    def probe(self, order: Order, timeout: float | None) -> OrderDone:
+        """See ``Host``. A sample that kills its workers has a fault."""
+        self._check_usable()
+        deadline = None if timeout is None else time.monotonic() + timeout
         self._answer = None
-        for _ in range(_RESTARTS):
+        how = ""
+        for _ in range(ATTEMPTS):
             slot = self.slots.acquire()
             ((area, start, length),) = self.slots.write_orders(slot, [order])
             self._positions[order.id] = self.board.post(order.id, area, start, length)
             self.board.wake(1)
             while self._answer is None and order.id in self._positions:
-                self._pump(_CHECK)
+                left = _CHECK if deadline is None else min(_CHECK, deadline - time.monotonic())
+                if left <= 0:
+                    raise TimeoutError
+                how = self._pump(left) or how
             self.slots.put_back(slot)
             if self._answer is not None:
                 return self._answer
-        raise WorkerDied("DataLoader worker exited unexpectedly: preparing a first sample kills every worker")
+        self._barren = 0
+        return OrderDone(order.id, [(0, f"preparing it killed the worker ({how})", "")])
 
     def set_threads(self, count: int) -> None:
         """How many threads prepare in each worker."""
+        self._threads = count
         for worker in self.workers:
             self._workers.send(worker, Threads(count))
 
     def next_batch(self, timeout: float | None) -> Batch | None:
         """See ``Host``."""
-        if self._closed:
-            raise LoaderClosed("the loader was closed; make a new one, or a new iterator")
+        self._check_usable()
         deadline = None if timeout is None else time.monotonic() + timeout
         self._pump(0)
         begun = time.perf_counter()
@@ -250,7 +272,8 @@ class ProcessHost(_Base):
             self._positions[order.id] = self.board.post(order.id, *place)
         return len(orders)
 
-    def _pump(self, timeout: float) -> None:
+    def _pump(self, timeout: float) -> str:
+        """Read what workers report and replace those that died; how the last of those ended, if any."""
         events, dead = self._workers.wait(timeout)
         for worker, event in events:
             if isinstance(event, OrderDone):
@@ -268,11 +291,13 @@ class ProcessHost(_Base):
                 error = rebuild(event.error)
                 self.close()
                 raise error
+        how = ""
         for worker in dead:
-            self._replace(worker)
+            how = self._replace(worker)
+        return how
 
-    def _replace(self, worker: Worker) -> None:
-        """A worker died: give its orders to others and start another in its place."""
+    def _replace(self, worker: Worker) -> str:
+        """A worker died: give its orders to others and start another in its place. Returns how it ended."""
         self._workers.bury(worker)
         how = worker.how_it_ended()
         self.totals.restarts += 1
@@ -297,15 +322,22 @@ class ProcessHost(_Base):
             if order_id < 0:
                 continue
             slot = self.coordinator.slot_of(order_id)
-            orders = self.coordinator.lost(order_id, how)
-            if orders:
+            try:
+                orders = self.coordinator.lost(order_id, how, alone=self.board.was_alone(position))
+            except WorkerDied:
+                self.close()
+                raise
+            if not orders:
+                self._barren = 0  # a sample is found out, which is progress
+            else:
                 assert isinstance(slot, HostSlot)
                 for order in orders:
                     order.layout = self.layout
                 posted += self._post(slot, orders)
         self._free_abandoned()
-        self._workers.start(worker.id)
+        self._start(worker.id)
         self.board.wake(posted)
+        return how
 
     def _reclaim(self, position: int) -> None:
         """What a dead worker had taken and not reported is free again."""
@@ -321,6 +353,8 @@ class ProcessHost(_Base):
 
     def abandon(self) -> None:
         """See ``Host``. Orders that no worker has begun are taken back."""
+        if self._closed or os.getpid() != self._owner:
+            return
         for order_id in self.coordinator.abandon():
             position = self._positions.get(order_id)
             if position is not None and self.board.cancel(position):
@@ -352,14 +386,13 @@ class InlineHost(_Base):
         super().__init__(arena, board, coordinator, slots, ahead=1)
         self._run = run
 
-    def probe(self, order: Order) -> OrderDone:
-        """Run one order outside of any batch."""
+    def probe(self, order: Order, timeout: float | None) -> OrderDone:
+        """See ``Host``."""
         return self._run(order)
 
     def next_batch(self, timeout: float | None) -> Batch | None:
         """See ``Host``."""
-        if self._closed:
-            raise LoaderClosed("the loader was closed; make a new one, or a new iterator")
+        self._check_usable()
         begun = time.perf_counter()
         for _, orders in self._credit():
             for order in orders:
@@ -369,8 +402,9 @@ class InlineHost(_Base):
 
     def abandon(self) -> None:
         """See ``Host``."""
-        self.coordinator.abandon()
-        self._free_abandoned()
+        if not self._closed and os.getpid() == self._owner:
+            self.coordinator.abandon()
+            self._free_abandoned()
 
     def close(self) -> None:
         """See ``Host``."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing.process
 import os
 import select
 import signal
 import socket
 import time
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +19,17 @@ from headrace.coordinate.messages import Command, Event, Stop, decode_event, enc
 from headrace.engine.board import Board
 from headrace.engine.link import Link
 from headrace.engine.worker import Portable, Task, socket_pair, worker_main
+
+_processes: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def _disown() -> None:
+    """In a child that the job forked: multiprocessing would end the job's workers when that child exits."""
+    children: set[Any] = getattr(multiprocessing.process, "_children", set())
+    children.difference_update(_processes)
+
+
+os.register_at_fork(after_in_child=_disown)
 
 
 @dataclass(eq=False)
@@ -72,12 +85,14 @@ class Workers:
             daemon=True,
         )
         try:
-            process.start()
+            with _interrupts_blocked(self._context):
+                process.start()
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
+        _processes.add(process)
         ours.setblocking(False)
         pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
         worker = Worker(worker_id, self._tickets, process, ours, pidfd, process.pid)
@@ -157,6 +172,24 @@ class Workers:
             for _ in _receive(worker.sock):
                 pass
             worker.process.join(0.02)
+
+
+@contextlib.contextmanager
+def _interrupts_blocked(context: Any) -> Iterator[None]:
+    """Ctrl-C reaches all processes of a terminal: a worker inherits this mask and is safe until it ignores it."""
+    method = context.get_start_method()
+    if method == "forkserver":  # which would keep the mask for all that it ever forks
+        yield
+        return
+    if method == "spawn":
+        from multiprocessing import resource_tracker
+
+        resource_tracker.ensure_running()  # starting it would lift the mask
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _receive(sock: socket.socket) -> Iterator[bytes]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import multiprocessing
+import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -178,6 +179,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._fed: tuple[int, int] | None = None
         self._batches = self._samples = 0
         self._closed = False
+        self._process = os.getpid()
         self._finalizer: Any = None
         self._last_stats: Stats | None = None
 
@@ -212,10 +214,11 @@ class DataLoader(torch_data.DataLoader[T_co]):
             assert isinstance(session, RecipeSession | ObjectSession)
             session.follow(following)
         else:
-            if self._fed is not None:
+            if self._fed is not None and kept:
                 session.abandon()
             session.begin(self._draws(seed, epoch, resume), following)
-        self._fed = (seed, epoch + 1) if following is not None else None
+        if kept:
+            self._fed = (seed, epoch + 1) if following is not None else None
         steps = self._steps(position) if self._ours and not self._iterable else None
         iterator = EpochIterator(self, session, seed=seed, epoch=epoch, steps=steps)
         if kept:
@@ -261,6 +264,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
                 batched=self._auto_collation,
                 seed=seed,
                 epoch=self._keyed(epoch),
+                size=None if self._recipe is None else self._length(),
                 skip=skip,
             )
         position = resume.position if resume is not None else 0
@@ -292,6 +296,9 @@ class DataLoader(torch_data.DataLoader[T_co]):
     # -- sessions -----------------------------------------------------------------------------------------
 
     def _take_session(self, seed: int, resume: LoaderState | None) -> Session:
+        if self._process != os.getpid():
+            # The job was forked: what the loader has belongs to the process that it was forked from.
+            self._process, self._session, self._finalizer, self._fed = os.getpid(), None, None, None
         if self._session is not None and (resume is None or not self._iterable):
             if isinstance(self._session, IterableSession):
                 self._session.resume_at_start()

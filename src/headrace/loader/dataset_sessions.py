@@ -95,7 +95,8 @@ class IterableSession(Hosted):
     def _on_done(self, worker: int, event: OrderDone) -> None:
         if event.exhausted and worker in self._active:
             at = self._active.index(worker)
-            if at < self._turn % len(self._active):
+            self._turn %= len(self._active)
+            if at < self._turn:
                 self._turn -= 1
             self._active.remove(worker)
             if not self._active and self._draws is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -47,8 +48,12 @@ class KeyDraw:
 class SamplerDraws:
     """Batches of keys from a user's sampler or batch sampler, read as they are needed."""
 
-    def __init__(self, sampler: Any, *, batched: bool, seed: int, epoch: int, skip: int = 0) -> None:
+    def __init__(
+        self, sampler: Any, *, batched: bool, seed: int, epoch: int, size: int | None = None, skip: int = 0
+    ) -> None:
         """``batched``: the sampler yields lists of keys; otherwise each key is a batch of its own.
+
+        ``size``: keys must be indices below it; None: they can be anything that the dataset understands.
 
         ``skip``: batches that were delivered before; their keys are passed over, their samples never touched.
         """
@@ -56,6 +61,7 @@ class SamplerDraws:
         self._batched = batched
         self.seed = seed
         self._epoch = epoch
+        self._size = size
         self._step = 0
         for _ in range(skip):
             if next(self._batches, self) is self:
@@ -70,9 +76,22 @@ class SamplerDraws:
             return None
         step, self._step = self._step, self._step + 1
         listed = keys if self._batched else [keys]
+        if self._size is not None:
+            return KeyDraw(self._epoch, step, _indices(listed, self._size))
         if type(listed) is list and all(type(key) is int for key in listed):
             return KeyDraw(self._epoch, step, np.array(listed, np.int64))
         return KeyDraw(self._epoch, step, np.full(_count(listed), -1, np.int64), pickle.dumps(keys))
+
+
+def _indices(keys: Any, size: int) -> NDArray[np.int64]:
+    """Keys that must be sample indices: integers of any kind, in range."""
+    try:
+        indices = np.array([operator.index(key) for key in keys], np.int64)
+    except TypeError:
+        raise TypeError(f"the sampler gave {keys!r}, and the samples of a recipe go by their index") from None
+    if len(indices) and not 0 <= indices.min() <= indices.max() < size:
+        raise IndexError(f"the sampler gave {indices.tolist()}, and there are samples 0 to {size - 1}")
+    return indices
 
 
 def _count(keys: Any) -> int:

@@ -25,6 +25,7 @@ class EpochIterator(Iterator[Any]):
         self._seed, self._epoch = seed, epoch
         self._left = steps
         self._yielded = 0
+        self._broken = False
         self._promised = loader._IterableDataset_len_called
 
     def __iter__(self) -> EpochIterator:
@@ -39,6 +40,8 @@ class EpochIterator(Iterator[Any]):
         while True:
             if loader._closed:
                 raise LoaderClosed("the loader was closed; make a new one")
+            if self._broken:
+                raise LoaderClosed("this iterator met an error that it cannot go on after; make a new one")
             session = self._session
             found = self._ask(session) if session is not None and self._left != 0 else None
             if session is None or found is None:
@@ -78,6 +81,7 @@ class EpochIterator(Iterator[Any]):
             self._loader._over(self, session, whole=True)
 
     def _break(self) -> None:
+        self._broken = True
         session, self._session = self._session, None
         if session is not None:
             self._loader._over(self, session, whole=False, broken=True)

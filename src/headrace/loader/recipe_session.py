@@ -112,6 +112,8 @@ class RecipeSession(Hosted):
             run=run,
         )
         self._size = size
+        self._unknown: int | None = None
+        """The seed to try a first sample with, where only that shows how samples look."""
         if self._layout is not None:
             self.host.bytes_for = self._layout.nbytes
             self._deepen()
@@ -129,16 +131,17 @@ class RecipeSession(Hosted):
             self.host.slots.keep = self.host.ahead + 1
 
     def begin(self, draws: Draws, following: Draws | None) -> None:
-        """See ``Session``. Finds out how samples look where only user code can say."""
+        """See ``Session``."""
         if self._layout is None and not self._collated:
-            self._discover(draws.seed)
+            self._unknown = draws.seed
         super().begin(draws, following)
 
-    def _discover(self, seed: int) -> None:
+    def _discover(self, seed: int, timeout: float | None) -> None:
+        """Find out how samples look where only user code can say."""
         faults: list[BadSample] = []
         for index in range(min(_PROBES, len(self._recipe.source))):
             order = Order(-1, 0, 0, 1, 0, seed, 0, 0, np.array([index], np.int64).tobytes())
-            done = self.host.probe(order)
+            done = self.host.probe(order, timeout)
             if done.result:
                 layout: RowLayout = pickle.loads(done.result)
                 self._layout = layout
@@ -157,6 +160,9 @@ class RecipeSession(Hosted):
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
         """See ``Session``."""
+        if self._unknown is not None:
+            self._discover(self._unknown, timeout)
+            self._unknown = None
         batch = self.host.next_batch(timeout)
         if self._user_code and self.host.totals.gil_held >= 0:
             self._adapt()

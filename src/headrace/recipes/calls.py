@@ -31,7 +31,7 @@ class Call(Op):
 
     def plain(self) -> Any:
         """Not whether it is deterministic: that shows in which form it belongs to."""
-        return ["Call", self.style, self.function]
+        return ["Call", self.style, _definition(self.function)]
 
     def __str__(self) -> str:
         function = self.function
@@ -60,6 +60,26 @@ class Call(Op):
             )  # albumentations keeps generators of its own
             if own is not None:
                 own(word & 0x7FFFFFFF)
+
+
+def _definition(function: Any) -> Any:
+    """What a callable's fingerprint is taken of: itself, or for albumentations what it writes to files.
+
+    The attributes of its objects hold notes whose order changes from process to process.
+    """
+    if not (from_module(function, "albumentations") and hasattr(function, "to_dict")):
+        return function
+    try:
+        written = function.to_dict()
+    except Exception:  # functions of the user's own in it cannot be written
+        return function
+    return [written, _classes(function)]
+
+
+def _classes(function: Any) -> list[Any]:
+    """The classes of a transform and of those inside it: the user's own count by their code."""
+    inner = getattr(function, "transforms", ())
+    return [type(function), [_classes(one) for one in inner if one is not function]]
 
 
 def _pil_sized(value: Any) -> bool:

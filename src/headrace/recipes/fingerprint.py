@@ -56,8 +56,9 @@ class _Walk:
 
     def __init__(self) -> None:
         self.sha = hashlib.sha256()
-        self.met: dict[int, int] = {}
-        self.alive: list[Any] = []
+        self._done: dict[int, tuple[bytes, Any]] = {}
+        self._open: dict[int, int] = {}
+        self._cyclic = False
 
     def token(self, kind: str, data: bytes = b"") -> None:
         self.sha.update(struct.pack("<16sQ", kind.encode()[:16], len(data)))
@@ -69,12 +70,26 @@ class _Walk:
             if type(value) is kind:
                 self.token(kind.__name__, feed(value))
                 return
-        if id(value) in self.met:  # shared and recursive structures end here
-            self.token("again", str(self.met[id(value)]).encode())
-            return
-        self.met[id(value)] = len(self.met)
-        self.alive.append(value)  # an id means something only as long as its object lives
+        key = id(value)
+        if key in self._open:
+            self._cyclic = True
+            self.token("cycle", str(len(self._open) - self._open[key]).encode())
+        else:
+            self.token("object", self._done[key][0] if key in self._done else self._digest(key, value))
+
+    def _digest(self, key: int, value: Any) -> bytes:
+        """An object's own digest, so that it counts the same wherever and however often it is met."""
+        outer, self.sha = self.sha, hashlib.sha256()
+        outer_cyclic, self._cyclic = self._cyclic, False
+        self._open[key] = len(self._open)
         self._add_object(value)
+        del self._open[key]
+        found = self.sha.digest()
+        if not self._cyclic or isinstance(value, types.FunctionType | type):
+            self._done[key] = found, value  # an id means something only as long as its object lives
+        self.sha = outer
+        self._cyclic |= outer_cyclic
+        return found
 
     def many(self, kind: str, values: Any) -> None:
         values = list(values)
@@ -110,6 +125,8 @@ class _Walk:
             self.token("builtin", f"{getattr(value, '__module__', '')}.{value.__name__}".encode())
             if owner is not None and not isinstance(owner, types.ModuleType):
                 self.add(owner)
+        elif isinstance(value, types.UnionType | types.GenericAlias) or type(value).__module__ == "typing":
+            self.token("annotation", repr(value).encode())
         elif isinstance(value, types.CodeType):
             self._add_code(value)
         elif isinstance(value, functools.partial):
@@ -159,23 +176,15 @@ class _Walk:
             self.token("installed", known.encode())
             return
         self.many("bases", value.__bases__)
-        skip = {
-            "__dict__",
-            "__weakref__",
-            "__doc__",
-            "__module__",
-            "__firstlineno__",
-            "__static_attributes__",
-        }
-        members = {name: member for name, member in vars(value).items() if name not in skip}
+        members = vars(value)
         for name in sorted(members):
             member = members[name]
             if isinstance(member, staticmethod | classmethod):
                 member = member.__func__
             elif isinstance(member, property):
                 member = (member.fget, member.fset)
-            elif not (inspect.isfunction(member) or _is_plain(member)):
-                continue  # slots, caches of abc and the like: no part of what the class does
+            elif not inspect.isfunction(member) and (name.startswith("__") or not _is_plain(member)):
+                continue  # slots, notes of copyreg and abc, and the like: no part of what the class does
             self.many("member", (name, member))
 
     def _add_instance(self, value: Any) -> None:
@@ -188,10 +197,8 @@ class _Walk:
         try:
             state = value.__reduce_ex__(2)
         except Exception as error:
-            raise OptionError(
-                f"{value!r} has no state to take a fingerprint of ({error}); make it picklable, or "
-                "give its class a method __headrace_fingerprint__ that returns plain data"
-            ) from error
+            self._add_unpicklable(value, error)
+            return
         if isinstance(state, str):
             self.token("named", state.encode())
             return
@@ -199,6 +206,16 @@ class _Walk:
         self.many("state", (state[1], state[2] if len(state) > 2 else None))
         self.many("items", state[3] if len(state) > 3 and state[3] is not None else ())
         self.many("pairs", [i for pair in (state[4] or () if len(state) > 4 else ()) for i in pair])
+
+    def _add_unpicklable(self, value: Any, error: Exception) -> None:
+        if hasattr(value, "__dict__"):
+            self.many("attributes", [item for pair in sorted(vars(value).items()) for item in pair])
+        elif type(value).__module__ not in ("_thread", "_io", "builtins", "weakref", "_weakref"):
+            # Locks, files and the like are tools; anything else may hold what makes the result.
+            raise OptionError(
+                f"{value!r} has no state to take a fingerprint of ({error}); make it picklable, or "
+                "give its class a method __headrace_fingerprint__ that returns plain data"
+            ) from error
 
 
 _PLAIN: tuple[tuple[type, Callable[[Any], bytes]], ...] = (

@@ -17,6 +17,7 @@ from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.pixels import Pixels
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
 from headrace.recipes.op import Op
+from headrace.recipes.spin import SyntheticDecode
 
 if TYPE_CHECKING:
     from headrace.sources.source import Source
@@ -115,7 +116,7 @@ class Recipe:
 
 def _check_order(decoder: Op | None, steps: Sequence[Op]) -> None:
     """Refuse steps in an order that cannot work, so that nobody finds out in the middle of an epoch."""
-    if decoder is not None and not isinstance(decoder, Call) and not hasattr(decoder, "size"):
+    if not isinstance(decoder, Call | Decode | SyntheticDecode | None):
         raise OptionError(
             f"decode={decoder}: this is a step of augment=; decode takes image.decode() or a callable"
         )

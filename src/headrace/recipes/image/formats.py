@@ -178,6 +178,18 @@ def oriented(image: NDArray[Any], orientation: int) -> NDArray[Any]:
     return np.ascontiguousarray(image)
 
 
+def _rare_sampling(data: bytes, channels: int, scale: int) -> NDArray[np.uint8] | None:
+    """OpenCV decodes chroma samplings that simplejpeg does not know."""
+    colour = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
+    grey = {1: cv2.IMREAD_GRAYSCALE, 2: cv2.IMREAD_REDUCED_GRAYSCALE_2, 4: cv2.IMREAD_REDUCED_GRAYSCALE_4}
+    eighth = cv2.IMREAD_REDUCED_COLOR_8 if channels == 3 else cv2.IMREAD_REDUCED_GRAYSCALE_8
+    flag = (colour if channels == 3 else grey).get(scale, eighth)
+    image = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
+    if image is None:
+        return None
+    return np.asarray(image[:, :, ::-1] if channels == 3 else image)
+
+
 def decode_jpeg(
     blob: Blob, header: Header, channels: int, *, scale: int = 1, max_pixels: int = MAX_PIXELS
 ) -> NDArray[np.uint8]:
@@ -202,7 +214,10 @@ def decode_jpeg(
         try:  # the rest of what strict objects to are warnings, or fail again
             image = simplejpeg.decode_jpeg(data, strict=False, **options)
         except ValueError as fatal:
-            raise ValueError(f"broken JPEG: {fatal}") from fatal
+            other = _rare_sampling(data, channels, scale) if "subsampling" in str(fatal) else None
+            if other is None:
+                raise ValueError(f"broken JPEG: {fatal}") from fatal
+            image = other
     if image.ndim == 2:
         image = image[:, :, None]
     return oriented(image, header.orientation)

@@ -1,4 +1,5 @@
-/* JPEG markers and the EXIF orientation, without libjpeg. Every offset is checked: the bytes are untrusted. */
+/* JPEG markers and the EXIF orientation, without libjpeg. Every offset is checked: the bytes are untrusted.
+ */
 #include <string.h>
 
 #include "jpeg.h"
@@ -29,7 +30,9 @@ static int exif_orientation(const uint8_t *p, size_t size) {
     for (; count > 0 && size - at >= ENTRY; count--, at += ENTRY) {
         if (tiff16(p + at, little) != ORIENTATION) continue;
         uint32_t type = tiff16(p + at + 2, little);
-        uint32_t value = type == SHORT ? tiff16(p + at + 8, little) : type == LONG ? tiff32(p + at + 8, little) : 0;
+        uint32_t value = type == SHORT  ? tiff16(p + at + 8, little)
+                         : type == LONG ? tiff32(p + at + 8, little)
+                                        : 0;
         return value >= 1 && value <= 8 ? (int)value : 0;
     }
     return 0;
@@ -40,9 +43,7 @@ static int is_frame(unsigned marker) {
 }
 
 /* Baseline, extended and progressive, with Huffman or arithmetic coding. */
-static int is_native_frame(unsigned marker) {
-    return marker <= 0xc2 || marker == 0xc9 || marker == 0xca;
-}
+static int is_native_frame(unsigned marker) { return marker <= 0xc2 || marker == 0xc9 || marker == 0xca; }
 
 void header_read(const uint8_t *bytes, size_t size, Header *header) {
     enum { SOS = 0xda, EOI = 0xd9, APP1 = 0xe1, RST0 = 0xd0, SOI = 0xd8, TEM = 0x01 };

@@ -92,9 +92,9 @@ typedef struct {
     uint8_t *grey;             /* not NULL: where rows are turned grey, starting with column `left` */
 } Array;
 
-/* Asks for a row that comes soon. Cached images lie in large memory, and a jump from the end of one row to the
- * start of the next is what hardware does not foresee. Always inlined: to gcc, a function that only prefetches
- * does nothing, and calls of it are dropped. */
+/* Asks for a row that comes soon. Cached images lie in large memory, and a jump from the end of one row to
+ * the start of the next is what hardware does not foresee. Always inlined: to gcc, a function that only
+ * prefetches does nothing, and calls of it are dropped. */
 __attribute__((always_inline)) static inline void prefetch_row(const Array *array, int y) {
     enum { LINE = 64 };
     if (y < array->first_row || y - array->first_row >= array->rows) return;
@@ -119,14 +119,20 @@ static const uint8_t *array_row(void *context, int y) {
 
 static int run_array(Scratch *scratch, const Spec *spec, const Source *source, int descending, uint8_t *out) {
     Resampler *r = &scratch->resampler;
-    Array array = {source->bytes, (size_t)source->width * (size_t)source->channels, 0, source->height,
-                   source->channels, r->x.low, r->x.high, NULL};
+    Array array = {source->bytes,
+                   (size_t)source->width * (size_t)source->channels,
+                   0,
+                   source->height,
+                   source->channels,
+                   r->x.low,
+                   r->x.high,
+                   NULL};
     if (source->channels == spec->channels || source->channels == 1)
         return resample(r, array_row, &array, 0, array.stride, source->channels, descending, out);
     array.grey = buffer_need(&scratch->turned, (size_t)(array.right - array.left) + 2 * WINDOW);
     if (array.grey == NULL) return STATUS_NO_MEMORY;
-    return resample(r, array_row, &array, array.left, (size_t)(array.right - array.left) + WINDOW, 1, descending,
-                    out);
+    return resample(r, array_row, &array, array.left, (size_t)(array.right - array.left) + WINDOW, 1,
+                    descending, out);
 }
 
 typedef struct {
@@ -139,18 +145,19 @@ static const uint8_t *stream_row(void *context, int y) { return decoder_row(cont
 
 static void take_stream(void *context, Decoder *decoder) {
     Stream *s = context;
-    resample(s->resampler, stream_row, decoder, decoder_left(decoder), decoder_row_bytes(decoder), s->channels, s->descending,
-             s->out);
+    resample(s->resampler, stream_row, decoder, decoder_left(decoder), decoder_row_bytes(decoder),
+             s->channels, s->descending, s->out);
 }
 
 /* Stored as columns: the touched part is decoded, turned, and resampled as an array. */
-static int run_turned(Scratch *scratch, const Spec *spec, const Source *source, const Header *header, int scale,
-                      int descending, uint8_t *out) {
+static int run_turned(Scratch *scratch, const Spec *spec, const Source *source, const Header *header,
+                      int scale, int descending, uint8_t *out) {
     Resampler *r = &scratch->resampler;
     Region region = {scale, spec->channels, r->y.low, r->x.low, r->y.high, r->x.high};
     int width = r->x.high - r->x.low, height = r->y.high - r->y.low, channels = spec->channels;
     size_t size = (size_t)width * (size_t)height * (size_t)channels;
-    uint8_t *stored = buffer_need(&scratch->stored, size), *turned = buffer_need(&scratch->turned, size + WINDOW);
+    uint8_t *stored = buffer_need(&scratch->stored, size),
+            *turned = buffer_need(&scratch->turned, size + WINDOW);
     if (stored == NULL || turned == NULL) return STATUS_NO_MEMORY;
     int status = decode_region(scratch, source, header, &region, stored);
     if (status != STATUS_OK) return status;
@@ -211,8 +218,7 @@ static int run_jpeg(Scratch *scratch, const Spec *spec, const Job *job, const So
     }
     fill_axes(scratch, spec, job, x, y, mirror_x, mirror_y);
     int descending = mirror_y != (job->vflip != 0);
-    if (orientation_transposes(o))
-        return run_turned(scratch, spec, source, &header, scale, descending, out);
+    if (orientation_transposes(o)) return run_turned(scratch, spec, source, &header, scale, descending, out);
     Resampler *r = &scratch->resampler;
     Region region = {scale, spec->channels, r->x.low, r->y.low, r->x.high, r->y.high};
     Stream stream = {r, spec->channels, descending, out};

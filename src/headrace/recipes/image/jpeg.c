@@ -32,9 +32,9 @@ static const Library *current;
 
 const char *library_load(const char *path) {
     static const char *names[] = {
-        "jpeg_std_error",         "jpeg_CreateDecompress", "jpeg_read_header",       "jpeg_start_decompress",
-        "jpeg_read_scanlines",    "jpeg_crop_scanline",    "jpeg_skip_scanlines",    "jpeg_finish_decompress",
-        "jpeg_abort_decompress",  "jpeg_destroy_decompress", "jpeg_resync_to_restart"};
+        "jpeg_std_error",        "jpeg_CreateDecompress",   "jpeg_read_header",      "jpeg_start_decompress",
+        "jpeg_read_scanlines",   "jpeg_crop_scanline",      "jpeg_skip_scanlines",   "jpeg_finish_decompress",
+        "jpeg_abort_decompress", "jpeg_destroy_decompress", "jpeg_resync_to_restart"};
     static char error[512];
     enum { N = sizeof names / sizeof *names };
     _Static_assert(sizeof(Library) == N * sizeof(void *), "one name per function");
@@ -63,14 +63,13 @@ const char *library_load(const char *path) {
     if (trial == NULL) {
         current = before;
         free(library);
-        snprintf(error, sizeof error, "%s is built for another libjpeg interface than %d", path, JPEG_LIB_VERSION);
+        snprintf(error, sizeof error, "%s is built for another libjpeg interface than %d", path,
+                 JPEG_LIB_VERSION);
         return error;
     }
     decoder_free(trial);
     return NULL;
 }
-
-int library_loaded(void) { return current != NULL; }
 
 /* ---- the decoder ---- */
 

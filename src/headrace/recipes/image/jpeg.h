@@ -31,14 +31,14 @@ typedef struct {
 /* Reads markers up to the first scan; touches nothing outside of the bytes. */
 void header_read(const uint8_t *bytes, size_t size, Header *header);
 
-/* EXIF orientation as: first mirror each shown axis where asked, then transpose, gives the stored position. */
+/* EXIF orientation as: first mirror each shown axis where asked, then transpose, gives the stored position.
+ */
 static inline int orientation_transposes(int o) { return o >= 5; }
 static inline int orientation_mirrors_x(int o) { return o == 2 || o == 3 || o == 6 || o == 7; }
 static inline int orientation_mirrors_y(int o) { return o == 3 || o == 4 || o == 7 || o == 8; }
 
 /* Loads a libjpeg for decoders made from now on. Returns NULL, or what is wrong with it. */
 const char *library_load(const char *path);
-int library_loaded(void);
 
 typedef struct Decoder Decoder;
 

@@ -180,23 +180,13 @@ def rows_many(
     if out.shape != (len(sources), *spec.shape) or out.dtype != spec.storage_dtype:
         needed = f"{(len(sources), *spec.shape)} of {spec.storage_dtype}"
         raise ValueError(f"out is {out.shape} of {out.dtype}; {needed} is needed")
-    if ws.native is None:
+    if ws.native is None or spec.interpolation not in ("bilinear", "nearest"):
         from headrace.recipes.image import fallback
 
         return fallback.rows_many(sources, jobs, out, spec)
-    if spec.interpolation in ("bilinear", "nearest"):
-        status = np.zeros(len(sources), np.int32)
-        _native.rows_many(ws.native, sources, jobs, out, status, spec.packed)
-        return status
-    return _rows_through_opencv(ws, sources, jobs, out, spec)
-
-
-def _rows_through_opencv(
-    ws: Workspace, sources: Sequence[Any], jobs: NDArray[Any], out: NDArray[Any], spec: RowSpec
-) -> NDArray[np.int32]:
-    from headrace.recipes.image import fallback
-
-    return fallback.rows_many(sources, jobs, out, spec)
+    status = np.zeros(len(sources), np.int32)
+    _native.rows_many(ws.native, sources, jobs, out, status, spec.packed)
+    return status
 
 
 _TEXTS = {

@@ -16,8 +16,7 @@ static void across_plain(const uint8_t *row, const Columns *columns, int16_t *la
 
 static inline void down_tail(const int16_t *upper, const int16_t *lower, int16_t weight, uint8_t *out,
                              int from, int n) {
-    for (int i = from; i < n; i++)
-        out[i] = (uint8_t)((blend(upper[i], lower[i], weight) + 64) >> 7);
+    for (int i = from; i < n; i++) out[i] = (uint8_t)((blend(upper[i], lower[i], weight) + 64) >> 7);
 }
 
 static void down_plain(const int16_t *upper, const int16_t *lower, int16_t weight, uint8_t *out, int n) {
@@ -25,33 +24,33 @@ static void down_plain(const int16_t *upper, const int16_t *lower, int16_t weigh
 }
 
 /* These loops are left to the compiler's vectoriser, and compiled once per instruction set. */
-#define LOOPS(SUFFIX, TARGET)                                                                             \
-    TARGET static void split3_##SUFFIX(const uint8_t *restrict row, uint8_t *restrict a,                  \
-                                       uint8_t *restrict b, uint8_t *restrict c, int n) {                 \
-        for (int i = 0; i < n; i++) {                                                                     \
-            a[i] = row[3 * i];                                                                            \
-            b[i] = row[3 * i + 1];                                                                        \
-            c[i] = row[3 * i + 2];                                                                        \
-        }                                                                                                 \
-    }                                                                                                     \
-    TARGET static void to_float32_##SUFFIX(const uint8_t *restrict row, const float *restrict scale,      \
-                                           const float *restrict bias, float *restrict out, int n) {      \
-        for (int i = 0; i < n; i++) out[i] = (float)row[i] * scale[i] + bias[i];                          \
-    }                                                                                                     \
-    TARGET static void to_bfloat16_##SUFFIX(const uint8_t *restrict row, const float *restrict scale,     \
-                                            const float *restrict bias, uint16_t *restrict out, int n) {  \
-        for (int i = 0; i < n; i++) {                                                                     \
-            float value = (float)row[i] * scale[i] + bias[i];                                             \
-            uint32_t bits;                                                                                \
-            memcpy(&bits, &value, 4);                                                                     \
-            out[i] = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);                              \
-        }                                                                                                 \
+#define LOOPS(SUFFIX, TARGET)                                                                                \
+    TARGET static void split3_##SUFFIX(const uint8_t *restrict row, uint8_t *restrict a,                     \
+                                       uint8_t *restrict b, uint8_t *restrict c, int n) {                    \
+        for (int i = 0; i < n; i++) {                                                                        \
+            a[i] = row[3 * i];                                                                               \
+            b[i] = row[3 * i + 1];                                                                           \
+            c[i] = row[3 * i + 2];                                                                           \
+        }                                                                                                    \
+    }                                                                                                        \
+    TARGET static void to_float32_##SUFFIX(const uint8_t *restrict row, const float *restrict scale,         \
+                                           const float *restrict bias, float *restrict out, int n) {         \
+        for (int i = 0; i < n; i++) out[i] = (float)row[i] * scale[i] + bias[i];                             \
+    }                                                                                                        \
+    TARGET static void to_bfloat16_##SUFFIX(const uint8_t *restrict row, const float *restrict scale,        \
+                                            const float *restrict bias, uint16_t *restrict out, int n) {     \
+        for (int i = 0; i < n; i++) {                                                                        \
+            float value = (float)row[i] * scale[i] + bias[i];                                                \
+            uint32_t bits;                                                                                   \
+            memcpy(&bits, &value, 4);                                                                        \
+            out[i] = (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);                                 \
+        }                                                                                                    \
     }
 
 LOOPS(plain, )
 
-const Lanes lanes_plain = {"plain", across_plain, down_plain, split3_plain, to_float32_plain,
-                           to_bfloat16_plain};
+const Lanes lanes_plain = {"plain",          across_plain,      down_plain, split3_plain,
+                           to_float32_plain, to_bfloat16_plain, NULL};
 
 /* ---- NEON ---- */
 
@@ -119,8 +118,24 @@ static void split3_neon(const uint8_t *row, uint8_t *a, uint8_t *b, uint8_t *c, 
     split3_plain(row + 3 * i, a + i, b + i, c + i, n - i);
 }
 
-static const Lanes lanes_neon = {"neon", across_neon, down_neon, split3_neon, to_float32_plain,
-                                 to_bfloat16_plain};
+static inline float16x4_t half_neon(uint16x4_t pixels, const float *scale, const float *bias) {
+    float32x4_t value = vmulq_f32(vcvtq_f32_u32(vmovl_u16(pixels)), vld1q_f32(scale));
+    return vcvt_f16_f32(vaddq_f32(value, vld1q_f32(bias)));
+}
+
+static void to_float16_neon(const uint8_t *row, const float *scale, const float *bias, uint16_t *out, int n) {
+    int i = 0;
+    for (; i + 8 <= n; i += 8) {
+        uint16x8_t pixels = vmovl_u8(vld1_u8(row + i));
+        vst1_u16(out + i, vreinterpret_u16_f16(half_neon(vget_low_u16(pixels), scale + i, bias + i)));
+        vst1_u16(out + i + 4,
+                 vreinterpret_u16_f16(half_neon(vget_high_u16(pixels), scale + i + 4, bias + i + 4)));
+    }
+    for (; i < n; i++) out[i] = half_from_float((float)row[i] * scale[i] + bias[i]);
+}
+
+static const Lanes lanes_neon = {"neon",           across_neon,       down_neon,      split3_neon,
+                                 to_float32_plain, to_bfloat16_plain, to_float16_neon};
 
 int lanes_all(const Lanes **found, int room) {
     int n = 0;
@@ -197,8 +212,10 @@ AVX static void down_avx(const int16_t *upper, const int16_t *lower, int16_t wei
 LOOPS(sse, SSE)
 LOOPS(avx, AVX)
 
-static const Lanes lanes_sse = {"sse4.1", across_sse, down_sse, split3_sse, to_float32_sse, to_bfloat16_sse};
-static const Lanes lanes_avx = {"avx2", across_sse, down_avx, split3_avx, to_float32_avx, to_bfloat16_avx};
+static const Lanes lanes_sse = {"sse4.1",       across_sse,      down_sse, split3_sse,
+                                to_float32_sse, to_bfloat16_sse, NULL};
+static const Lanes lanes_avx = {"avx2",         across_sse,      down_avx, split3_avx,
+                                to_float32_avx, to_bfloat16_avx, NULL};
 
 int lanes_all(const Lanes **found, int room) {
     int n = 0;

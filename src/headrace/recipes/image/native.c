@@ -7,8 +7,7 @@
 _Static_assert(sizeof(Job) == 72, "the numpy dtype JOB has this size");
 
 typedef struct {
-    PyObject_HEAD
-    Scratch scratch;
+    PyObject_HEAD Scratch scratch;
     int busy;
 } Workspace;
 
@@ -29,7 +28,8 @@ static void workspace_dealloc(PyObject *self) {
 
 static int workspace_take(Workspace *ws) {
     if (ws->busy) {
-        PyErr_SetString(PyExc_RuntimeError, "this Workspace is in use by another thread; make one per thread");
+        PyErr_SetString(PyExc_RuntimeError,
+                        "this Workspace is in use by another thread; make one per thread");
         return -1;
     }
     ws->busy = 1;
@@ -68,8 +68,8 @@ static int array_view(Views *views, PyObject *object, int writable, Source *sour
     Py_buffer *view = views_get(views, object, flags);
     if (view == NULL) return -1;
     int typed = view->itemsize == 1 && (view->format == NULL || strcmp(view->format, "B") == 0);
-    if (!typed || view->ndim != 3 || (view->shape[2] != 1 && view->shape[2] != 3) || view->shape[0] > INT32_MAX ||
-        view->shape[1] > INT32_MAX / 4) {
+    if (!typed || view->ndim != 3 || (view->shape[2] != 1 && view->shape[2] != 3) ||
+        view->shape[0] > INT32_MAX || view->shape[1] > INT32_MAX / 4) {
         PyErr_SetString(PyExc_ValueError, "an image must be a uint8 array of shape (height, width, 1 or 3)");
         return -1;
     }
@@ -269,9 +269,9 @@ static PyObject *explain(PyObject *module, PyObject *args) {
     (void)module;
     Workspace *ws;
     if (!PyArg_ParseTuple(args, "O!:explain", workspace_type, &ws)) return NULL;
-    return PyUnicode_DecodeUTF8(ws->scratch.decoder ? decoder_message(ws->scratch.decoder) : "",
-                                ws->scratch.decoder ? (Py_ssize_t)strlen(decoder_message(ws->scratch.decoder)) : 0,
-                                "replace");
+    return PyUnicode_DecodeUTF8(
+        ws->scratch.decoder ? decoder_message(ws->scratch.decoder) : "",
+        ws->scratch.decoder ? (Py_ssize_t)strlen(decoder_message(ws->scratch.decoder)) : 0, "replace");
 }
 
 static PyObject *load(PyObject *module, PyObject *args) {
@@ -300,7 +300,8 @@ static PyObject *use_kernels(PyObject *module, PyObject *args) {
     (void)module;
     const char *name;
     if (!PyArg_ParseTuple(args, "s:use_kernels", &name)) return NULL;
-    if (lanes_use(name) < 0) return PyErr_Format(PyExc_ValueError, "this machine cannot run the %s kernels", name);
+    if (lanes_use(name) < 0)
+        return PyErr_Format(PyExc_ValueError, "this machine cannot run the %s kernels", name);
     Py_RETURN_NONE;
 }
 
@@ -327,7 +328,8 @@ static PyMethodDef methods[] = {
     {"load", load, METH_VARARGS, "load(path): use this libjpeg from now on"},
     {"kernel_sets", kernel_sets, METH_NOARGS, "kernel_sets(): names of the kernels this machine can run"},
     {"use_kernels", use_kernels, METH_VARARGS, "use_kernels(name): run these kernels from now on"},
-    {"check_kernels", check_kernels, METH_NOARGS, "check_kernels(): raise if any kernel differs from plain C"},
+    {"check_kernels", check_kernels, METH_NOARGS,
+     "check_kernels(): raise if any kernel differs from plain C"},
     {NULL, NULL, 0, NULL},
 };
 
@@ -348,7 +350,8 @@ PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
     workspace_type = (PyTypeObject *)PyType_FromSpec(&workspace_spec);
-    if (workspace_type == NULL || PyModule_AddObjectRef(module, "Workspace", (PyObject *)workspace_type) < 0 ||
+    if (workspace_type == NULL ||
+        PyModule_AddObjectRef(module, "Workspace", (PyObject *)workspace_type) < 0 ||
         PyModule_AddIntConstant(module, "JOB_BYTES", sizeof(Job)) < 0) {
         Py_DECREF(module);
         return NULL;

@@ -96,7 +96,6 @@ void resampler_free(Resampler *r) {
     free(r->axes.data);
     free(r->columns.data);
     free(r->rows.data);
-    free(r->pixels.data);
     free(r->tables.data);
     memset(r, 0, sizeof *r);
 }
@@ -204,8 +203,8 @@ static void to_half(const Resampler *r, const uint8_t *row, uint16_t *out, int n
     }
 }
 
-static void convert(const Resampler *r, const Lanes *lanes, const uint8_t *row, uint8_t *out, size_t at, int n,
-                    int channel) {
+static void convert(const Resampler *r, const Lanes *lanes, const uint8_t *row, uint8_t *out, size_t at,
+                    int n, int channel) {
     const float *scale = r->scale_row, *bias = r->bias_row;
     if (channel > 0) {
         scale += (size_t)channel * (size_t)r->spec.out_w;
@@ -215,7 +214,9 @@ static void convert(const Resampler *r, const Lanes *lanes, const uint8_t *row, 
     case DT_UINT8: memcpy(out + at, row, (size_t)n); break;
     case DT_FLOAT32: lanes->to_float32(row, scale, bias, (float *)out + at, n); break;
     case DT_BFLOAT16: lanes->to_bfloat16(row, scale, bias, (uint16_t *)out + at, n); break;
-    default: to_half(r, row, (uint16_t *)out + at, n, channel);
+    default:
+        if (lanes->to_float16) lanes->to_float16(row, scale, bias, (uint16_t *)out + at, n);
+        else to_half(r, row, (uint16_t *)out + at, n, channel);
     }
 }
 

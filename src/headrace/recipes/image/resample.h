@@ -21,11 +21,11 @@ typedef struct {
 
 /* Where each lane of a row comes from. */
 typedef struct {
-    int lanes;       /* lanes in use */
-    int groups;      /* a multiple of 4; the last ones may be padding */
-    int copy;        /* lanes are consecutive source bytes: no arithmetic is needed */
-    int windowed;    /* every group of 8 lanes reads from 32 consecutive bytes of the row */
-    int32_t *first;  /* per lane: byte offset of its left tap, and of its right tap */
+    int lanes;      /* lanes in use */
+    int groups;     /* a multiple of 4; the last ones may be padding */
+    int copy;       /* lanes are consecutive source bytes: no arithmetic is needed */
+    int windowed;   /* every group of 8 lanes reads from 32 consecutive bytes of the row */
+    int32_t *first; /* per lane: byte offset of its left tap, and of its right tap */
     int32_t *second;
     int16_t *weight; /* per lane: weight of the right tap */
     int32_t *base;   /* per group: byte offset of its window */
@@ -41,6 +41,8 @@ typedef struct {
     void (*split3)(const uint8_t *row, uint8_t *a, uint8_t *b, uint8_t *c, int n);
     void (*to_float32)(const uint8_t *row, const float *scale, const float *bias, float *out, int n);
     void (*to_bfloat16)(const uint8_t *row, const float *scale, const float *bias, uint16_t *out, int n);
+    /* NULL: a table of the 256 values is faster than what the machine has */
+    void (*to_float16)(const uint8_t *row, const float *scale, const float *bias, uint16_t *out, int n);
 } Lanes;
 
 extern const Lanes lanes_plain;
@@ -69,7 +71,7 @@ typedef struct {
 void *buffer_need(Buffer *buffer, size_t size);
 
 typedef struct {
-    Buffer axes, columns, rows, pixels, tables;
+    Buffer axes, columns, rows, tables;
     Axis x, y;
     Columns cols;
     int16_t *slot[2];

@@ -170,18 +170,16 @@ class Resample:
                 values[row] = _BLACK[channels]
                 if batch.jpeg is not None:
                     batch.jpeg[row] = False
-        jobs["orientation"] = 1
-        arrays = range(len(values)) if batch.jpeg is None else np.flatnonzero(~batch.jpeg).tolist()
         if batch.jpeg is not None and batch.infos is not None:
             jobs["is_jpeg"] = batch.jpeg
             jobs["width"], jobs["height"], jobs["orientation"] = batch.infos[:, 1:4].T
-        if len(arrays) == len(values):
-            shapes = np.array([value.shape for value in values])
-            jobs["width"], jobs["height"] = shapes[:, 1], shapes[:, 0]
-        else:
-            for row in arrays:
+            for row in np.flatnonzero(~batch.jpeg).tolist():
                 jobs["height"][row], jobs["width"][row] = values[row].shape[:2]
                 jobs["orientation"][row] = 1
+        else:
+            jobs["height"] = [value.shape[0] for value in values]
+            jobs["width"] = [value.shape[1] for value in values]
+            jobs["orientation"] = 1
         return jobs
 
     def _fit(

@@ -43,6 +43,12 @@ static const char *differ_at(const Lanes *lanes, Resampler *r, int width, int ch
     lanes_plain.to_bfloat16(bytes[0], scale, bias, (uint16_t *)wide[2], n);
     lanes->to_bfloat16(bytes[0], scale, bias, (uint16_t *)wide[3], n);
     if (memcmp(wide[2], wide[3], (size_t)n * sizeof(int16_t)) != 0) return "to_bfloat16";
+    if (lanes->to_float16) {
+        lanes->to_float16(bytes[0], scale, bias, (uint16_t *)wide[2], n);
+        for (int i = 0; i < n; i++)
+            if (((uint16_t *)wide[2])[i] != half_from_float((float)bytes[0][i] * scale[i] + bias[i]))
+                return "to_float16";
+    }
     if (channels != 3) return NULL;
     uint8_t *a = (uint8_t *)wide[2], *b = (uint8_t *)wide[3];
     lanes_plain.split3(bytes[0], a, a + out_w, a + 2 * out_w, out_w);

@@ -1,0 +1,95 @@
+"""The probe tells code that holds the interpreter lock from code that releases it.
+
+Other load on the machine makes a single measurement too high or too low now and then, so the best of a few
+counts: code that releases the lock is seen to at least once, and code that holds it is, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable
+
+import pytest
+
+from headrace.engine.gil import GilProbe, _idle_overshoot
+
+DATA = os.urandom(1 << 20)
+
+
+@pytest.fixture(autouse=True)
+def calibrated() -> None:
+    """What a nap costs anyway is known before anything runs; a test of its own covers a first use."""
+    _idle_overshoot()
+
+
+def spin() -> None:
+    """Pure Python for a while."""
+    end = time.perf_counter() + 0.25
+    while time.perf_counter() < end:
+        pass
+
+
+def digest() -> None:
+    for _ in range(150):
+        hashlib.sha256(DATA).digest()
+
+
+def deflate() -> None:
+    for _ in range(8):
+        zlib.compress(DATA)
+
+
+def measure(work: Callable[[], None]) -> float:
+    probe = GilProbe()
+    with probe:
+        work()
+    assert probe.seconds > 0
+    assert 0 <= probe.held <= 1
+    return probe.held
+
+
+def test_pure_python_holds_the_lock() -> None:
+    assert max(measure(spin) for _ in range(3)) > 0.5
+
+
+@pytest.mark.parametrize("work", [digest, deflate])
+def test_native_code_on_large_buffers_does_not(work: Callable[[], None]) -> None:
+    for _ in range(6):
+        if measure(work) < 0.4:
+            return
+    pytest.fail("code that releases the lock is taken for code that holds it")
+
+
+@pytest.mark.xfail(reason="the idle overshoot is measured while user code already runs")
+def test_a_first_measurement_is_as_good_as_any() -> None:
+    """In a fresh process, whose probe has not been used before; spinning must not pass for idling."""
+    code = (
+        "import time\nfrom headrace.engine.gil import GilProbe\n"
+        "probe = GilProbe()\n"
+        "with probe:\n"
+        "    end = time.perf_counter() + 0.4\n"
+        "    while time.perf_counter() < end: pass\n"
+        "print(probe.held)\n"
+    )
+    runs = [subprocess.run([sys.executable, "-c", code], capture_output=True, check=True) for _ in range(3)]
+    # A nap of half a millisecond that is late by the switch interval (5 ms): 0.9 of the time.
+    assert sorted(float(run.stdout) for run in runs)[1] > 0.85
+
+
+def test_a_probe_can_be_entered_again_and_adds_up() -> None:
+    probe = GilProbe()
+    assert probe.held == 0.0
+    assert probe.seconds == 0.0
+    before = 0.0
+    for _ in range(3):
+        with probe:
+            time.sleep(0.02)
+        assert probe.seconds > before
+        before = probe.seconds
+    assert "headrace-gil" not in [thread.name for thread in threading.enumerate()]

@@ -86,6 +86,18 @@ def busy_cpu() -> float:
     return (user + nice + system + irq + softirq) / _TICK
 
 
+def wait_until_idle(patience_s: float, busy: float = 0.1, look_s: float = 0.5) -> bool:
+    """Wait until less than ``busy`` CPUs are in use, at most ``patience_s``; whether that came about."""
+    until = time.monotonic() + patience_s
+    while True:
+        before = busy_cpu()
+        time.sleep(look_s)
+        if (busy_cpu() - before) / look_s < busy:
+            return True
+        if time.monotonic() > until:
+            return False
+
+
 def adopt_orphans() -> None:
     """Keep processes that outlive their parent, such as daemons, below this one, where they are counted."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import struct
+import sys
 import threading
 import time
 from collections import Counter
@@ -161,10 +162,15 @@ def test_threads_of_one_process_claim_each_order_exactly_once(board: Board) -> N
             got.append(claim.order)
 
     threads = [threading.Thread(target=claim) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
     assert Counter(got) == Counter(range(2000))
 
 

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 
 from headrace import image
+from headrace.core.forms import Form
 from headrace.core.layout import Field
 from headrace.core.tree import LEAF, Spec
 from headrace.recipes import Recipe, compile_recipe, deterministic
@@ -167,6 +168,41 @@ def test_steps_that_take_an_image_by_keyword() -> None:
         assert layout.fields[0] == Field((4, 5, 3), "uint8")
 
 
+def test_albumentations_are_known_by_what_they_write_and_seeded_in_their_own_way() -> None:
+    class Theirs:
+        """Generators of its own, and notes whose order is that of a set."""
+
+        def __init__(self, size: int, notes: list[str]) -> None:
+            self.size, self.notes, self.rng = size, dict.fromkeys(notes), random.Random()
+
+        def set_random_seed(self, seed: int) -> None:
+            self.rng = random.Random(seed)
+
+        def to_dict(self) -> dict[str, int]:
+            return {"size": self.size}
+
+        def __call__(self, *args: Any, **data: Any) -> dict[str, Any]:
+            return {"image": np.full((2, 2), self.rng.random())}
+
+    Theirs.__module__ = "albumentations.core.composition"
+
+    def recipe(size: int, notes: list[str]) -> Recipe:
+        return Recipe(SOURCE, image.decode(), [Theirs(size, notes)])
+
+    assert recipe(1, ["a", "b"]).fingerprint(Form.AUGMENTED) == recipe(1, ["b", "a"]).fingerprint(
+        Form.AUGMENTED
+    )
+    assert recipe(1, []).fingerprint(Form.AUGMENTED) != recipe(2, []).fingerprint(Form.AUGMENTED)
+
+    def numbers(indices: list[int]) -> list[float]:
+        program = compile_recipe(recipe(1, []), caches_decoded=False)
+        return [value[0, 0] for value, _ in program.samples(order(SOURCE, indices))]
+
+    first = numbers([0, 1, 2])
+    assert len(set(first)) == 3
+    assert numbers([2, 0]) == [first[2], first[0]]
+
+
 def test_steps_of_torchvision_get_pil_images_and_keep_what_they_made() -> None:
     class Resize:
         def __call__(self, value: Any) -> Any:
@@ -211,6 +247,15 @@ def test_global_generators_are_seeded_by_seed_epoch_and_sample() -> None:
     assert len(np.unique(flat)) == flat.size
     assert numbers([0], epoch=1) != base[:1]
     assert numbers([0], seed=9) != base[:1]
+
+
+def test_a_decode_is_seeded_by_sample_whatever_else_is_in_the_order() -> None:
+    recipe = Recipe(BYTES, draws, [lambda value: value])
+    program = compile_recipe(recipe, caches_decoded=True)
+    alone = program.samples(order(BYTES, [4]))[0]
+    beside = order(BYTES, [1, 2, 4], cached={2: np.zeros(3)})
+    beside.inputs[0] = None
+    np.testing.assert_array_equal(program.samples(beside)[2], alone)
 
 
 def test_two_random_steps_are_not_seeded_alike() -> None:

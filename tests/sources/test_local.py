@@ -182,6 +182,33 @@ def test_short_reads_are_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert files([path]).read_many([0]) == [bytes(range(200))]
 
 
+def test_more_files_than_are_open_at_once_keep_their_order(tmp_path: Path) -> None:
+    names = [f"f{number}" for number in range(100)]
+    root = tree(tmp_path, *names)
+    source = files([root / name for name in names])
+    (tmp_path / "f70").unlink()
+    got = source.read_many(range(100))
+    assert isinstance(got[70], FileNotFoundError)
+    assert [blob for at, blob in enumerate(got) if at != 70] == [
+        name.encode() for name in names if name != "f70"
+    ]
+
+
+def test_an_interrupt_closes_what_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tree(tmp_path, "a", "b", "c")
+    source = files([root / name for name in "abc"])
+    before = len(os.listdir("/proc/self/fd"))
+
+    def interrupted(*args: Any) -> bytes:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        source.read_many([0, 1, 2])
+    monkeypatch.undo()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
     source = files([tree(tmp_path, "a") / "a", tmp_path, tmp_path / "none"])
     before = len(os.listdir("/proc/self/fd"))

@@ -14,6 +14,7 @@ from headrace.core.forms import CACHEABLE
 from headrace.host.slots import HostSlot
 from headrace.loader.draws import EndlessDraws
 from headrace.loader.objects import ObjectTask, fetch
+from headrace.loader.pinning import pin_value
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
 from headrace.recipes.program import Fault
 
@@ -42,7 +43,7 @@ class ObjectSession(Hosted):
         batch = self.host.next_batch(timeout)
         if batch is None:
             return None
-        return batch.drawn, collated_value(batch, self._book, self._lease, self._give_back)
+        return batch.drawn, self._pinned(collated_value(batch, self._book, self._lease, self._give_back))
 
 
 class IterableSession(Hosted):
@@ -79,7 +80,11 @@ class IterableSession(Hosted):
         """See ``Session``."""
         assert isinstance(draws, EndlessDraws)
         self._draws = draws
-        self._active, self._turn = list(range(self._workers)), 0
+        # Whose turn it is follows from what each delivered: in each round, some had theirs and the rest not yet.
+        counts = [count for count, _ in self.delivered]
+        behind = max(counts) - 1
+        self._turn = counts.index(behind) if behind in counts else 0
+        self._active = list(range(self._workers))
         self.host.coordinator.feed(draws)
 
     def resume_at_start(self) -> None:
@@ -117,7 +122,7 @@ class IterableSession(Hosted):
                 count, _ = self.delivered[worker]
                 state = msgspec.json.decode(done.state) if done.state else None
                 self.delivered[worker] = (count + 1, state)
-            return batch.drawn, collated_value(batch, self._book, self._lease, self._give_back)
+            return batch.drawn, self._pinned(collated_value(batch, self._book, self._lease, self._give_back))
 
 
 class InlineSession:
@@ -245,10 +250,3 @@ class InlineIterableSession(InlineSession):
         state = self._dataset.state_dict() if hasattr(self._dataset, "state_dict") else None
         self.delivered = [(self.delivered[0][0] + 1, state)]
         return self._draws.draw(), pin_value(value) if self._pin else value
-
-
-def pin_value(value: Any) -> Any:
-    """Every tensor of a nested value in page-locked memory."""
-    from torch.utils.data._utils.pin_memory import pin_memory
-
-    return pin_memory(value)  # type: ignore[no-untyped-call]

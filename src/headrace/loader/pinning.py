@@ -36,6 +36,13 @@ def _cudart() -> Any:
     return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
+def pin_value(value: Any) -> Any:
+    """Every tensor of a nested value in page-locked memory; one that lies there already is not copied."""
+    from torch.utils.data._utils.pin_memory import pin_memory
+
+    return pin_memory(value)  # type: ignore[no-untyped-call]
+
+
 class Pinner:
     """Registers slots with CUDA as they are made, and lets go of them with the loader."""
 

@@ -83,7 +83,7 @@ class RecipeSession(Hosted):
         self._layout = None if collator is not None else program.layout
         self._wrapper = RowWrapper(self._layout, batched=self._batched) if self._layout else None
         on_start = None
-        if worker_init_fn is not None:
+        if worker_init_fn is not None or recipe.user_code:
             on_start = functools.partial(_start_recipe_worker, num_workers, base_seed, worker_init_fn)
         task = RecipeTask(
             recipe, self._layout, parts.cache, caches_decoded, self._staff.threads, collator, on_start
@@ -168,7 +168,7 @@ class RecipeSession(Hosted):
             self._adapt()
         if batch is None:
             return None
-        return batch.drawn, self._value(batch)
+        return batch.drawn, self._pinned(self._value(batch))
 
     def _adapt(self) -> None:
         """Once it is known whether user code holds the interpreter lock: more threads, or more processes."""
@@ -205,7 +205,10 @@ class RecipeSession(Hosted):
         return self._wrapper.wrap(lease, rows, good)
 
 
-def _start_recipe_worker(num_workers: int, base_seed: int, init: Callable[[int], None], link: Any) -> None:
+def _start_recipe_worker(
+    num_workers: int, base_seed: int, init: Callable[[int], None] | None, link: Any
+) -> None:
+    """User code may use torch, whose own threads do not survive a fork; and each worker is one of many anyway."""
     begin_worker(link.worker, num_workers, base_seed, None, init)
 
 

@@ -22,7 +22,7 @@ from headrace.engine.worker import rebuild
 from headrace.host.embedded import Host, InlineHost, ProcessHost
 from headrace.host.slots import HostSlot, SlotPool
 from headrace.loader.codec import decode
-from headrace.loader.pinning import Pinner
+from headrace.loader.pinning import Pinner, pin_value
 
 
 class _Skipped:
@@ -146,6 +146,10 @@ class Hosted:
         if self._pinner is not None:
             self._pinner.pin(batch.slot)
         return self.host.slots.lease(batch.slot)
+
+    def _pinned(self, value: Any) -> Any:
+        """A batch, pinned if so wanted. Its slot mostly is; this finds the rest, and asks batches that pin themselves."""
+        return value if self._pinner is None or value is SKIPPED else pin_value(value)
 
     def _pin(self, wanted: bool) -> None:
         if wanted:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,8 @@ from headrace.sources.paths import PathTable
 from headrace.sources.source import as_targets
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
+_AT_ONCE = 32
+"""Files that one call has open at a time: far below any limit, with many threads at work."""
 
 
 class FileSource:
@@ -57,7 +60,7 @@ class FileSource:
     def read_many(self, indices: Sequence[int] | NDArray[Any]) -> list[bytes | BaseException]:
         """The bytes of each file, or the error that kept it from being read."""
         paths = self._table.many(indices)
-        return [read_file(path) for path in paths] if self.encoded else list(paths)
+        return read_files(paths) if self.encoded else list(paths)
 
     def name(self, index: int) -> str:
         """The file's path."""
@@ -74,12 +77,37 @@ class FileSource:
         return self._digest
 
 
-def read_file(path: bytes) -> bytes | BaseException:
-    """All bytes of a file; an ``OSError`` is returned, not raised."""
+def read_files(paths: Sequence[bytes]) -> list[bytes | BaseException]:
+    """All bytes of each file; an ``OSError`` is returned in its place, not raised.
+
+    Several files are opened and announced before the first is read, so that a disk or a server works on all of
+    them at once: twice as fast when they are not in memory, and hardly slower when they are.
+    """
+    out: list[bytes | BaseException] = []
+    for start in range(0, len(paths), _AT_ONCE):
+        waiting = [_open(path) for path in paths[start : start + _AT_ONCE]][::-1]
+        try:
+            while waiting:
+                opened = waiting.pop()
+                out.append(opened if isinstance(opened, OSError) else _read(opened, paths[len(out)]))
+        finally:
+            for opened in waiting:
+                if isinstance(opened, int):
+                    os.close(opened)
+    return out
+
+
+def _open(path: bytes) -> int | OSError:
     try:
         descriptor = os.open(path, _FLAGS)
     except OSError as error:
         return error
+    with contextlib.suppress(OSError):  # it is advice; not every file system takes any
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+    return descriptor
+
+
+def _read(descriptor: int, path: bytes) -> bytes | BaseException:
     try:
         size = os.fstat(descriptor).st_size
         data = os.read(descriptor, size)

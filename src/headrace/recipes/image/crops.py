@@ -2,10 +2,67 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import cv2
+import numpy as np
+
 from headrace.core.errors import OptionError
 from headrace.recipes.image.geometry import RandomCrop
-from headrace.recipes.image.pixels import MirroredCrop, as_fill
-from headrace.recipes.op import as_size
+from headrace.recipes.image.pixels import Image, Pixels, as_fill, with_channels
+from headrace.recipes.op import Numbers, Size, as_size
+
+_BORDERS = {"reflect": cv2.BORDER_REFLECT_101, "edge": cv2.BORDER_REPLICATE, "symmetric": cv2.BORDER_REFLECT}
+
+
+@dataclass(frozen=True)
+class MirroredCrop(Pixels):
+    """``random_crop`` with padding made of the image's own pixels."""
+
+    height: int
+    width: int
+    padding: tuple[int, int, int, int]
+    mode: str
+    pad_if_needed: bool
+    shows: ClassVar[str] = "random_crop"
+    draws: ClassVar[int] = 2
+
+    @property
+    def random(self) -> bool:
+        """Always."""
+        return True
+
+    def shape(self, size: Size) -> Size:
+        """Always that of the crop."""
+        return Size(self.height, self.width, size.channels)
+
+    def parameters(self, numbers: Numbers) -> list[Any]:
+        """Two numbers that say where to crop."""
+        where: list[Any] = numbers.tolist()
+        return where
+
+    def apply(self, image: Image, parameters: Any) -> Image:
+        """Pad, then crop at a random place."""
+        left, top, right, bottom = self.padding
+        height, width, channels = image.shape
+        if self.pad_if_needed:
+            down, across = (
+                max(self.height - height - top - bottom, 0),
+                max(self.width - width - left - right, 0),
+            )
+            top, bottom, left, right = top + down, bottom + down, left + across, right + across
+        room = (height + top + bottom - self.height, width + left + right - self.width)
+        if min(room) < 0:
+            raise ValueError(
+                f"the image is smaller than random_crop(({self.height}, {self.width})); "
+                "put a resize before it, or pass pad_if_needed=True"
+            )
+        y, x = (int(number * (space + 1)) for number, space in zip(parameters, room, strict=True))
+        padded = cv2.copyMakeBorder(image, top, bottom, left, right, _BORDERS[self.mode])
+        cropped = with_channels(padded, channels)[y : y + self.height, x : x + self.width]
+        return np.ascontiguousarray(cropped)
+
 
 PADDING_MODES = ("constant", "reflect", "edge", "symmetric")
 

@@ -39,7 +39,7 @@ def _grey(image: Image) -> Image:
     return image[..., 0] if image.shape[2] == 1 else cv2.cvtColor(image, cv2.COLOR_RGB2GRAY)
 
 
-def _with_channels(image: Any, channels: int) -> Image:
+def with_channels(image: Any, channels: int) -> Image:
     """OpenCV drops a channel axis of one; this puts it back."""
     out: Image = image[..., None] if channels == 1 and image.ndim == 2 else image
     return out
@@ -48,7 +48,7 @@ def _with_channels(image: Any, channels: int) -> Image:
 def _mapped(image: Image, slope: float, offset: float) -> Image:
     """``slope * value + offset`` of every value, rounded and clipped."""
     table = np.clip(np.rint(_LEVELS * np.float32(slope) + np.float32(offset)), 0, 255).astype(np.uint8)
-    return _with_channels(cv2.LUT(image, table), image.shape[2])
+    return with_channels(cv2.LUT(image, table), image.shape[2])
 
 
 def adjust_brightness(image: Image, factor: float) -> Image:
@@ -213,7 +213,7 @@ class GaussianBlur(Sometimes):
         """Blur; the border is mirrored without its outermost pixel."""
         height, width = self.kernel
         out = cv2.GaussianBlur(image, (width, height), parameters, borderType=cv2.BORDER_REFLECT_101)
-        return _with_channels(out, image.shape[2])
+        return with_channels(out, image.shape[2])
 
 
 def gaussian_blur(
@@ -274,7 +274,7 @@ class Rotation(Pixels):
         out = cv2.warpAffine(
             image, matrix, size, flags=flags, borderMode=cv2.BORDER_CONSTANT, borderValue=fill
         )
-        return _with_channels(out, channels)
+        return with_channels(out, channels)
 
 
 def rotation(
@@ -302,54 +302,3 @@ def as_fill(op: str, fill: int | tuple[int, ...]) -> tuple[int, ...]:
     if len(values) not in (1, 3) or any(not isinstance(v, int) or not 0 <= v <= 255 for v in values):
         raise OptionError(f"{op}(fill={fill!r}): expected a value from 0 to 255, or three of them")
     return values
-
-
-_BORDERS = {"reflect": cv2.BORDER_REFLECT_101, "edge": cv2.BORDER_REPLICATE, "symmetric": cv2.BORDER_REFLECT}
-
-
-@dataclass(frozen=True)
-class MirroredCrop(Pixels):
-    """``random_crop`` with padding made of the image's own pixels."""
-
-    height: int
-    width: int
-    padding: tuple[int, int, int, int]
-    mode: str
-    pad_if_needed: bool
-    shows: ClassVar[str] = "random_crop"
-    draws: ClassVar[int] = 2
-
-    @property
-    def random(self) -> bool:
-        """Always."""
-        return True
-
-    def shape(self, size: Size) -> Size:
-        """Always that of the crop."""
-        return Size(self.height, self.width, size.channels)
-
-    def parameters(self, numbers: Numbers) -> list[Any]:
-        """Two numbers that say where to crop."""
-        where: list[Any] = numbers.tolist()
-        return where
-
-    def apply(self, image: Image, parameters: Any) -> Image:
-        """Pad, then crop at a random place."""
-        left, top, right, bottom = self.padding
-        height, width, channels = image.shape
-        if self.pad_if_needed:
-            down, across = (
-                max(self.height - height - top - bottom, 0),
-                max(self.width - width - left - right, 0),
-            )
-            top, bottom, left, right = top + down, bottom + down, left + across, right + across
-        room = (height + top + bottom - self.height, width + left + right - self.width)
-        if min(room) < 0:
-            raise ValueError(
-                f"the image is smaller than random_crop(({self.height}, {self.width})); "
-                "put a resize before it, or pass pad_if_needed=True"
-            )
-        y, x = (int(number * (space + 1)) for number, space in zip(parameters, room, strict=True))
-        padded = cv2.copyMakeBorder(image, top, bottom, left, right, _BORDERS[self.mode])
-        cropped = _with_channels(padded, channels)[y : y + self.height, x : x + self.width]
-        return np.ascontiguousarray(cropped)

@@ -1,0 +1,144 @@
+"""Recipes and datasets that the loader's tests share."""
+
+from __future__ import annotations
+
+import gc
+import mmap
+import os
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import psutil
+import torch
+from torch.utils.data import Dataset
+
+import headrace as hr
+from headrace.sources.simulated import SyntheticSource
+
+
+def recipe(size: int = 40, shape: tuple[int, ...] = (4, 5, 3), **options: Any) -> hr.Recipe:
+    """Synthetic samples; the target of each is its index."""
+    return hr.Recipe(
+        hr.synthetic.source(size, shape=shape, classes=size, **options), decode=hr.synthetic.decode()
+    )
+
+
+def jpeg_folder(root: Path, count: int = 24, classes: int = 3, size: int = 48) -> Path:
+    """Smooth noise as JPEG files of varying height and width, class by class."""
+    noise = np.random.default_rng(7)
+    for number in range(count):
+        folder = root / f"class-{number % classes}"
+        folder.mkdir(parents=True, exist_ok=True)
+        small = noise.integers(0, 256, (6, 6, 3), dtype=np.uint8)
+        height, width = size + number % 5, size + number % 7
+        assert cv2.imwrite(str(folder / f"{number:03}.jpg"), cv2.resize(small, (width, height)))
+    return root
+
+
+def images(root: Path, **options: Any) -> hr.Recipe:
+    """Images with random steps, to float tensors."""
+    return hr.Recipe(
+        source=hr.folder(root),
+        decode=hr.image.decode(),
+        augment=[
+            hr.image.random_resized_crop(32),
+            hr.image.horizontal_flip(),
+            hr.image.normalize((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
+        ],
+        **options,
+    )
+
+
+def index_of(data: bytes) -> int:
+    """The index that a synthetic sample's bytes start with."""
+    return int.from_bytes(data[:8], "little")
+
+
+def drain(loader: Iterable[Any]) -> list[list[torch.Tensor]]:
+    """All batches of one epoch, copied."""
+    return [[tensor.clone() for tensor in batch] for batch in loader]
+
+
+def targets(loader: Iterable[Any]) -> list[list[int]]:
+    """The targets of one epoch, batch by batch."""
+    return [batch[1].tolist() for batch in loader]
+
+
+def flat(batches: Iterable[Sequence[int]]) -> list[int]:
+    """Batches one after the other."""
+    return [item for batch in batches for item in batch]
+
+
+def assert_same(ours: list[list[torch.Tensor]], theirs: list[list[torch.Tensor]]) -> None:
+    """Equal bit for bit: values, dtypes, shapes and strides."""
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        for a, b in zip(mine, other, strict=True):
+            assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+            assert torch.equal(a, b)
+
+
+class CountingSource(SyntheticSource):
+    """Synthetic samples; counts how often each was read, in whichever process."""
+
+    def __init__(self, size: int, shape: tuple[int, ...] = (4, 5, 3)) -> None:
+        bytes_each = int(np.prod(shape))
+        super().__init__(size, bytes_each, bytes_each, shape, 0.0, None, size)
+        self._shared = mmap.mmap(-1, size * 8)
+        self.reads = np.frombuffer(self._shared, np.int64)
+
+    def read_many(self, indices: Any) -> list[bytes | BaseException]:
+        for index in indices:
+            self.reads[int(index)] += 1
+        return super().read_many(indices)
+
+
+def counting(size: int = 40, **options: Any) -> tuple[hr.Recipe, CountingSource]:
+    """A recipe whose reads are counted."""
+    source = CountingSource(size, **options)
+    return hr.Recipe(source, decode=hr.synthetic.decode()), source
+
+
+class Squares(Dataset[Any]):
+    """A torch dataset of numbers."""
+
+    def __init__(self, size: int = 20) -> None:
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> Any:
+        return index * index, index
+
+
+def descendants() -> list[psutil.Process]:
+    """Processes below this one that are not over."""
+    alive = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                alive.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return alive
+
+
+def wait_until(condition: Any, seconds: float = 30.0) -> bool:
+    """Whether ``condition()`` came true in a generous time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def descriptors() -> int:
+    """Open file descriptors of this process."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))

@@ -1,0 +1,214 @@
+"""Examples and documents are what users try first: all of them run here, and what they say is checked."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import headrace
+
+REPO = Path(__file__).resolve().parent.parent
+EXAMPLES = REPO / "examples"
+SOURCE = Path(headrace.__file__).resolve().parent
+sys.path.insert(0, str(EXAMPLES))
+DATA = importlib.import_module("_data")
+sys.path.remove(str(EXAMPLES))
+DOCUMENTS = sorted([*REPO.glob("*.md"), *(REPO / "docs").glob("*.md")])
+
+PRINTS = {
+    "01_drop_in": ["images (32, 3, 64, 64) torch.uint8, labels (32,)", "3 batches of 96 samples"],
+    "02_recipe": ["epoch 1: (32, 3, 64, 64) torch.float32, channels_last: True", "samples 96", "of class 0"],
+    "03_cache": [
+        "epoch 2: 0 files read",
+        "cached: 96 samples, 230464 bytes",
+        "cached: 96 samples, 27712 bytes",
+    ],
+    "04_resume": ['"position": 32', "4 batches left, equal bit for bit: True", "64 samples left"],
+    "05_own_transforms": ["(16, 60, "],
+    "06_bad_samples": [
+        "/class_1/00011.jpg - truncated JPEG",
+        "skip: batches of [30, 32, 32]",
+        "substitute: batches of [32, 32, 32]",
+        "starts with b'<html>40'",
+        "2 bad samples, and the error budget is 1",
+    ],
+    "07_distributed": [
+        "epoch 1: 4 batches per rank, [32, 32] samples",
+        "together each sample once: True\nepoch 1",
+    ],
+    "08_stats": ["slow storage: the loop waited", "delivered   192 samples in 12 batches"],
+    "09_to_device": ["torch.uint8 (32, 3, 64, 64) -> torch.float32 (32, 8, 31, 31)"],
+}
+
+
+ALONE = {"07_distributed"}
+"""Starts processes that import the main script, so it has to be one."""
+
+TOGETHER = """
+import runpy, sys, traceback
+sys.path.insert(0, sys.argv[1])
+for name in sys.argv[2:]:
+    print(f"<<{name}>>", flush=True)
+    try:
+        runpy.run_path(f"{sys.argv[1]}/{name}.py", run_name="__main__")
+    except BaseException:
+        traceback.print_exc(file=sys.stdout)
+"""
+
+
+def run_python(*arguments: str) -> str:
+    """What a Python process prints that has no terminal, as in continuous integration."""
+    # The package may be on the path without being installed.
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{SOURCE.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+    }
+    ran = subprocess.run(
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=110
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "Error" not in ran.stderr, ran.stderr
+    return ran.stdout
+
+
+@pytest.fixture(scope="module")
+def printed() -> dict[str, str]:
+    """What each example prints. They share a process, because importing torch takes longer than most of them."""
+    names = sorted(PRINTS.keys() - ALONE)
+    parts = re.split(r"^<<(.*)>>$", run_python("-c", TOGETHER, str(EXAMPLES), *names), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_no_example_is_left_out() -> None:
+    numbered = {path.stem for path in EXAMPLES.glob("[0-9]*.py")}
+    assert numbered == {"00_demo", *PRINTS}
+
+
+@pytest.mark.parametrize("name", sorted(PRINTS))
+def test_example(name: str, printed: dict[str, str]) -> None:
+    said = run_python(str(EXAMPLES / f"{name}.py")) if name in ALONE else printed[name]
+    assert "Traceback" not in said, said
+    for line in PRINTS[name]:
+        assert line in said
+
+
+@pytest.mark.slow
+def test_demo(tmp_path: Path) -> None:
+    def write_times() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.jpg")}
+
+    root = tmp_path / "160"
+    first = root / "class_3" / "00003.jpg"
+    first.parent.mkdir(parents=True)
+    first.write_bytes(DATA.picture(3))
+    before = write_times()
+    said = run_python(str(EXAMPLES / "00_demo.py"), "--quick", "--data", str(tmp_path))
+    for words in ("torch DataLoader", "headrace", "waiting for data", "CPU-seconds", "accuracy"):
+        assert words in said
+    after = write_times()
+    assert len(after) == 160
+    assert before.items() <= after.items()  # what was there is not made again
+    assert not list(tmp_path.rglob("*.partial"))
+
+
+# -- documents -----------------------------------------------------------------------------------------------
+
+
+def python_blocks(text: str) -> list[tuple[int, str]]:
+    """The Python blocks of a document and the lines they start at, but for those marked as not run."""
+    pattern = re.compile(r"^(<!-- not run -->\n)?```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return [
+        (text.count("\n", 0, match.start(2)) + 1, match[2])
+        for match in pattern.finditer(text)
+        if not match[1]
+    ]
+
+
+def missing_packages(code: str) -> list[str]:
+    """Packages that a block imports and that are not installed here."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module.partition(".")[0])
+    return sorted(name for name in names if importlib.util.find_spec(name) is None)
+
+
+@pytest.fixture(scope="module")
+def pictures() -> Iterator[Path]:
+    with DATA.image_folder(48, size=(320, 240)) as root:
+        yield root
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_python_blocks_run(
+    document: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = python_blocks(document.read_text())
+    monkeypatch.chdir(tmp_path)
+    Path("train").symlink_to(pictures)
+    namespace: dict[str, object] = {
+        "__name__": "__main__",
+        "dataset": list(range(100)),
+        "generator": torch.Generator(),
+        "RandomSampler": torch.utils.data.RandomSampler,
+    }
+    lacking: set[str] = set()
+    for line, block in blocks:
+        code = block.replace("/data/train", str(pictures))
+        absent = missing_packages(code)
+        if absent:
+            lacking |= set(absent)
+            continue
+        # Blank lines put tracebacks onto the document's own line numbers.
+        exec(compile("\n" * (line - 1) + code, str(document), "exec"), namespace)
+    if lacking:
+        pytest.skip(f"some blocks need {', '.join(sorted(lacking))}")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        path = document.parent / name if name else document
+        assert path.exists(), f"{document.name} links to {target}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in anchors, f"{document.name} links to {target}"
+
+
+def string_literals() -> list[str]:
+    """All string literals of the package, what varies in them as a NUL."""
+    found = []
+    for path in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.JoinedStr):
+                parts = [v.value if isinstance(v, ast.Constant) else "\0" for v in node.values]
+                found.append("".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return found
+
+
+def test_troubleshooting_quotes_real_messages() -> None:
+    text = (REPO / "docs" / "troubleshooting.md").read_text()
+    messages = re.findall(r"^### `(.*)`$", text, re.MULTILINE)
+    assert len(messages) > 15
+    literals = string_literals()
+    for message in messages:
+        pattern = re.compile(".*".join(re.escape(part) for part in message.split("...")), re.DOTALL)
+        assert any(pattern.search(literal) for literal in literals), message

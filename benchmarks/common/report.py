@@ -26,7 +26,7 @@ def target(name: str, values: Sequence[float], sign: str, limit: float, note: st
     """The target ``median(values) sign limit``, with sign ``>=`` or ``<=``; one value per round."""
     wanted = f"{sign} {limit:g}"
     if not values:
-        return Target(name, None, wanted, False, note=note or "not measured")
+        return Target(name, None, wanted, False, note=note or "no undisturbed measurement")
     value = statistics.median(values)
     met = value >= limit if sign == ">=" else value <= limit
     return Target(name, value, wanted, met, (min(values), max(values)), note)

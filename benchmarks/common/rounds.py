@@ -16,6 +16,8 @@ from typing import Any
 from benchmarks.common.tree import PeakPss, adopt_orphans, busy_cpu, descendants, tree_cpu
 
 Run = dict[str, Any]
+DISTURBED = 0.2
+"""A run beside which others kept more CPUs busy than this says nothing about wall-clock times."""
 
 
 class RunFailed(RuntimeError):
@@ -125,6 +127,11 @@ def summarise(runs: Sequence[Run | None]) -> dict[str, dict[str, float]]:
         if all(isinstance(value, int | float) for value in values):
             out[field] = {"median": statistics.median(values), "min": min(values), "max": max(values)}
     return out
+
+
+def undisturbed(runs: Sequence[Run | None]) -> list[Run | None]:
+    """The runs that had the machine to themselves; None in place of the others."""
+    return [run if run is not None and run["others_cpu"] <= DISTURBED else None for run in runs]
 
 
 def ratio(over: Sequence[Run | None], under: Sequence[Run | None], field: str) -> list[float]:

@@ -14,7 +14,8 @@ from benchmarks.common.machine import describe_machine
 from benchmarks.common.photos import PhotosUnavailable, describe_photos, make_photos, warm
 from benchmarks.common.progress import say, track
 from benchmarks.common.report import Target, table, target_table, write_json
-from benchmarks.common.rounds import Run, RunFailed, interleave, run_process, summarise
+from benchmarks.common.rounds import DISTURBED, Run, RunFailed, interleave, run_process, summarise
+from benchmarks.common.tree import wait_until_idle
 from benchmarks.single import targets
 from benchmarks.single.contenders import BY_NAME, ENTRIES, Entry
 
@@ -22,8 +23,6 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = REPOSITORY / ".data"
 RESULTS = REPOSITORY / "benchmarks" / "results"
 LIMIT_S = 600
-BUSY = 0.2
-"""From this many CPUs busy with something else on, the report says so."""
 
 PEERS = (
     Peer("torch", ("torch", "numpy", "pillow", "simplejpeg", "opencv-python-headless")),
@@ -42,7 +41,8 @@ PEERS = (
 class Bench:
     """One invocation: its settings, and what could not be measured and why."""
 
-    def __init__(self, quick: bool, only: list[str], repeats: int | None) -> None:
+    def __init__(self, quick: bool, only: list[str], repeats: int | None, patience_s: float) -> None:
+        self.patience_s = patience_s
         self.quick = quick
         self.entries = [entry for entry in ENTRIES if not only or entry.name in only]
         self.repeats = repeats or (1 if quick else 3)
@@ -92,6 +92,7 @@ class Bench:
             nonlocal done
             done += 1
             self.warm(name)
+            wait_until_idle(self.patience_s)
             try:
                 result = self.command(
                     BY_NAME[name], "--root", str(os.getpid()), "--seed", str(number + 1),
@@ -105,7 +106,7 @@ class Bench:
                 f"{result['later_images_s']:,.0f} images/s, {result['cpu_s_per_1000']:.2f} CPU-s per 1000"
                 + (
                     f"  (others keep {result['others_cpu']:.1f} CPUs busy)"
-                    if result["others_cpu"] > BUSY
+                    if result["others_cpu"] > DISTURBED
                     else ""
                 )
             )
@@ -184,7 +185,7 @@ def report(result: dict[str, Any], found: list[Target], quick: bool) -> None:
         if item["status"] != "measured":
             print(f"not measured: {item['label']}: {item['reason']}")
     loads = [run["others_cpu"] for item in result["contenders"] for run in item.get("runs", []) if run]
-    if loads and max(loads) > BUSY:
+    if loads and max(loads) > DISTURBED:
         print(
             f"\nThe machine was not idle: others kept up to {max(loads):.1f} CPUs busy. "
             "Times are not to be trusted."
@@ -208,12 +209,15 @@ def main() -> None:
     """Run the benchmark. What it finds never makes it fail."""
     parser = argparse.ArgumentParser(prog="benchmarks/single/run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="1000 photos, one repeat: a few minutes")
+    parser.add_argument(
+        "--patience", type=float, default=20.0, help="seconds to wait for an idle machine per run"
+    )
     parser.add_argument("--repeats", type=int, help="rounds (default 3, quick 1)")
     parser.add_argument(
         "--only", action="append", default=[], choices=sorted(BY_NAME), help="measure only these"
     )
     args = parser.parse_args()
-    bench = Bench(args.quick, args.only, args.repeats)
+    bench = Bench(args.quick, args.only, args.repeats, args.patience)
     try:
         bench.prepare()
     except PhotosUnavailable as error:

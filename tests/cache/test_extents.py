@@ -67,7 +67,7 @@ def arrays_in(value: Any) -> list[np.ndarray]:
 
 
 @given(VALUES)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_round_trip(value: Any) -> None:
     assert same(extents.load(joined(value)), value)
 
@@ -170,14 +170,14 @@ def check_damaged(buffer: bytes | bytearray) -> None:
 
 
 @given(VALUES, st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_truncated_extents_raise_or_lie_inside(value: Any, data: st.DataObject) -> None:
     whole = bytes(joined(value))
     check_damaged(whole[: data.draw(st.integers(0, len(whole)))])
 
 
 @given(VALUES, st.data())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_flipped_bytes_raise_or_lie_inside(value: Any, data: st.DataObject) -> None:
     whole = bytearray(joined(value))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -186,7 +186,7 @@ def test_flipped_bytes_raise_or_lie_inside(value: Any, data: st.DataObject) -> N
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", b"1ARH", b"1TRH"]))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 def test_arbitrary_bytes_raise_or_lie_inside(data: bytes, magic: bytes) -> None:
     check_damaged(magic + data)
 
@@ -204,7 +204,7 @@ ANYTHING = st.recursive(
 
 
 @given(st.one_of(ANYTHING, st.tuples(ANYTHING, st.lists(st.tuples(st.sampled_from(["<f4", "O"]), ANYTHING)))))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_well_formed_trees_that_lie_raise_or_lie_inside(tree: Any) -> None:
     described = msgspec.msgpack.encode(tree)
     prefix = b"1TRH" + len(described).to_bytes(8, "little")

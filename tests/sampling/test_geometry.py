@@ -45,7 +45,7 @@ def can_be_exact(rest: int, batch: int, world: int) -> bool:
 
 
 @given(SIZES, BATCHES, WORLDS, st.booleans(), st.floats(0, 1))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_epoch_is_cut_fairly_and_completely(
     size: int, batch: int, world: int, drop_last: bool, share: float
 ) -> None:
@@ -89,7 +89,7 @@ def test_position_tells_what_all_ranks_have_after_each_step(
 
 
 @given(st.integers(1, 400), st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_elastic_chain_of_resumes_delivers_exactly_the_remaining_samples(
     size: int, data: st.DataObject
 ) -> None:

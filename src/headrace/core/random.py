@@ -19,6 +19,12 @@ _M2 = 0x94D049BB133111EB
 
 U64 = NDArray[np.uint64]
 
+# Made once: a scalar costs as much to make as a short array takes to mix.
+_ADD, _MUL1, _MUL2 = np.uint64(_GOLDEN), np.uint64(_M1), np.uint64(_M2)
+_S11, _S27, _S30, _S31 = np.uint64(11), np.uint64(27), np.uint64(30), np.uint64(31)
+_UNIT = np.float64(2.0**-53)
+_COLUMNS = np.arange(1, 129, dtype=np.uint64) * _ADD
+
 
 def mix(word: int) -> int:
     """A bijective scramble of a 64-bit word (the finaliser of splitmix64)."""
@@ -30,12 +36,12 @@ def mix(word: int) -> int:
 
 def mix_many(words: U64) -> U64:
     """``mix`` of each word of an array."""
-    out = words + np.uint64(_GOLDEN)
-    out ^= out >> np.uint64(30)
-    out *= np.uint64(_M1)
-    out ^= out >> np.uint64(27)
-    out *= np.uint64(_M2)
-    out ^= out >> np.uint64(31)
+    out = words + _ADD
+    out ^= out >> _S30
+    out *= _MUL1
+    out ^= out >> _S27
+    out *= _MUL2
+    out ^= out >> _S31
     return out
 
 
@@ -50,13 +56,13 @@ def key(*words: int) -> int:
 def bits(key_: int, indices: NDArray[Any], count: int = 1) -> U64:
     """Random words, ``count`` for each index: an array of shape ``(len(indices), count)``."""
     rows = mix_many(indices.astype(np.uint64) ^ np.uint64(key_))
-    columns = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
-    return mix_many(rows[:, None] + columns[None, :])
+    columns = _COLUMNS[:count] if count <= len(_COLUMNS) else np.arange(1, count + 1, dtype=np.uint64) * _ADD
+    return mix_many(rows[:, None] + columns)
 
 
 def uniforms(key_: int, indices: NDArray[Any], count: int = 1) -> NDArray[np.float64]:
     """Uniform numbers in [0, 1), ``count`` for each index: an array of shape ``(len(indices), count)``."""
-    return (bits(key_, indices, count) >> np.uint64(11)) * np.float64(2.0**-53)
+    return (bits(key_, indices, count) >> _S11) * _UNIT
 
 
 def seed_global(word: int) -> None:

@@ -102,6 +102,8 @@ class _Base:
         """Put into every order where the layout was found out late."""
         self.bytes_for: Callable[[int], int] | None = None
         """Bytes of a slot for so many rows, where batches differ in size."""
+        self.cache: tuple[int, int] | None = None
+        """The arena's range for extents, if there is one."""
         self._spare: dict[Form, list[tuple[int, int]]] = {form: [] for form in CACHEABLE}
         self._owner = os.getpid()
         self._closed = False
@@ -118,6 +120,13 @@ class _Base:
             raise LoaderClosed(
                 "this iterator belongs to the process that forked this one; make a new one here"
             )
+
+    def _close_memory(self) -> None:
+        self.slots.close()
+        if self.cache is not None:
+            self.arena.free(*self.cache)
+        self.board.close()
+        self.arena.close()
 
     def _credit(self) -> list[tuple[HostSlot, list[Order]]]:
         """Slots with the orders drawn into them, as far as batches are wanted ahead."""
@@ -368,8 +377,7 @@ class ProcessHost(_Base):
             return
         self._closed = True
         self._workers.stop(patience=3.0)
-        self.board.close()
-        self.arena.close()
+        self._close_memory()
 
 
 class InlineHost(_Base):
@@ -410,5 +418,4 @@ class InlineHost(_Base):
         """See ``Host``."""
         if not self._closed and os.getpid() == self._owner:
             self._closed = True
-            self.board.close()
-            self.arena.close()
+            self._close_memory()

@@ -36,7 +36,7 @@ class SlotPool:
         self._free: list[HostSlot] = []
         self._released: deque[HostSlot] = deque()
         self._leases: dict[HostSlot, Any] = {}
-        self.count = 0
+        self._all: set[HostSlot] = set()
         self.on_free: Callable[[HostSlot], None] | None = None
         """Called before a slot's memory is freed (page-locked memory has to be let go first)."""
 
@@ -48,8 +48,13 @@ class SlotPool:
         slot = HostSlot(0, 0)
         if self.nbytes:
             slot.offset, slot.nbytes = self._arena.allocate(self.nbytes)
-        self.count += 1
+        self._all.add(slot)
         return slot
+
+    @property
+    def count(self) -> int:
+        """Slots that there are."""
+        return len(self._all)
 
     def put_back(self, slot: HostSlot) -> None:
         """Nobody uses this slot now. More than are useful are freed, so memory follows what the user keeps."""
@@ -68,7 +73,15 @@ class SlotPool:
             self._arena.free(*area)
         self._free_range(slot)
         slot.areas, slot.nbytes = [], 0
-        self.count -= 1
+        self._all.discard(slot)
+
+    def close(self) -> None:
+        """Free every slot but those on loan. Their pages go back even if others hold the arena's file: processes
+        that were forked from this one do, for as long as they live."""
+        self.collect()
+        self._free.clear()
+        for slot in self._all - self._leases.keys():
+            self.discard(slot)
 
     def _free_range(self, slot: HostSlot) -> None:
         if slot.nbytes:

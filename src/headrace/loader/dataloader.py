@@ -37,6 +37,7 @@ from headrace.planning import staff
 from headrace.recipes.datasets import recognise
 from headrace.recipes.recipe import Recipe
 from headrace.sampling import Geometry, UniformEpoch
+from headrace.sources import files
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -101,7 +102,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         if recipe is not None:
             dataset = RecipeDataset(recipe)
         elif (num_workers != 0 and num_workers is not None) or cache:
-            recipe = recognise(dataset) if collate_fn is None else None
+            recipe = recognise(dataset, files) if collate_fn is None else None
         if num_workers is None:
             num_workers = "auto" if isinstance(dataset, RecipeDataset) else 0
         if num_workers == "auto":

@@ -148,7 +148,7 @@ class Hosted:
         return self.host.slots.lease(batch.slot)
 
     def _pinned(self, value: Any) -> Any:
-        """A batch, pinned if so wanted. Its slot mostly is; this finds the rest, and asks batches that pin themselves."""
+        """A batch, pinned if so wanted: its slot mostly is; what lies elsewhere is copied."""
         return value if self._pinner is None or value is SKIPPED else pin_value(value)
 
     def _pin(self, wanted: bool) -> None:
@@ -172,9 +172,12 @@ def make_host(
 ) -> Any:
     coordinator = Coordinator(parts.directory, rows_per_order=rows, in_order=in_order)
     slots = SlotPool(parts.arena, nbytes, keep=ahead + 1)
+    host: InlineHost | ProcessHost
     if run is not None:
-        return InlineHost(parts.arena, parts.board, coordinator, slots, run)
-    return ProcessHost(
+        host = InlineHost(parts.arena, parts.board, coordinator, slots, run)
+        host.cache = parts.cache
+        return host
+    host = ProcessHost(
         parts.arena,
         parts.board,
         coordinator,
@@ -185,6 +188,8 @@ def make_host(
         context=context,
         pinned_orders=pinned_orders,
     )
+    host.cache = parts.cache
+    return host
 
 
 def collated_value(

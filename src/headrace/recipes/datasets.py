@@ -6,7 +6,6 @@ torchvision's own behaves as itself, so it is none of these.
 
 from __future__ import annotations
 
-import importlib
 import io
 import os
 from collections.abc import Callable, Sequence
@@ -48,7 +47,7 @@ DETERMINISTIC = frozenset(
 _LOADERS = {("torchvision.datasets.folder", "default_loader"), ("torchvision.datasets.folder", "pil_loader")}
 
 
-def recognise(dataset: Any, files: MakeSource | None = None) -> Recipe | None:
+def recognise(dataset: Any, files: MakeSource) -> Recipe | None:
     """The recipe that gives the very samples of a torchvision folder dataset (or a subset of one), or None.
 
     ``files`` makes a source of paths and targets: ``headrace.sources.files``.
@@ -61,8 +60,7 @@ def recognise(dataset: Any, files: MakeSource | None = None) -> Recipe | None:
     samples = dataset.samples if indices is None else [dataset.samples[index] for index in indices]
     loader = dataset.loader
     known = (getattr(loader, "__module__", ""), getattr(loader, "__qualname__", "")) in _LOADERS
-    make = importlib.import_module("headrace.sources").files if files is None else files
-    source = make([path for path, _ in samples], [target for _, target in samples], encoded=known)
+    source = files([path for path, _ in samples], [target for _, target in samples], encoded=known)
     return Recipe(
         source=source,
         decode=deterministic(pil_decode) if known else deterministic(LoadPath(loader)),

@@ -81,9 +81,13 @@ class Recipe:
 
     @cached_property
     def lead(self) -> int:
-        """How many leading steps are deterministic, and so belong to the decoded form."""
+        """How many leading steps belong to the decoded form: the deterministic ones.
+
+        Normalising and laying out are cheap and make a row up to four times larger, so they do not: the cache
+        holds the bytes before them.
+        """
         for at, step in enumerate(self.steps):
-            if step.random:
+            if step.random or isinstance(step, Normalise | Layout):
                 return at
         return len(self.steps)
 
@@ -91,6 +95,11 @@ class Recipe:
     def encoded(self) -> bool:
         """Whether samples have an encoded form; without one, decode reads the files for itself."""
         return getattr(self.source, "encoded", True)
+
+    @property
+    def user_randomness(self) -> bool:
+        """Whether user code may draw from the global generators, which all threads of a process share."""
+        return any(isinstance(step, Call) and step.random for step in self.steps)
 
     @property
     def user_code(self) -> bool:

@@ -404,7 +404,6 @@ def killed_after_its_note(board: Board, act: Callable[[module.Claim], object]) -
     return position
 
 
-@pytest.mark.xfail(strict=True, reason="the note is written before the fill level moves")
 @pytest.mark.faults
 @pytest.mark.parametrize("spare", [False, True])
 def test_a_worker_killed_while_it_takes_room_does_not_get_it_given_out_twice(
@@ -428,7 +427,6 @@ def test_a_worker_killed_while_it_takes_room_does_not_get_it_given_out_twice(
     assert given[-1][0] + given[-1][1] <= 1000
 
 
-@pytest.mark.xfail(strict=True, reason="the note is written before the end moves")
 @pytest.mark.faults
 def test_a_worker_killed_while_it_extends_the_arena_does_not_get_it_given_out_twice(board: Board) -> None:
     position = killed_after_its_note(board, lambda claim: board.extend(4 * PAGE, claim))
@@ -444,7 +442,6 @@ def test_a_worker_killed_while_it_extends_the_arena_does_not_get_it_given_out_tw
     assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(ranges)), "given out twice"
 
 
-@pytest.mark.xfail(strict=True, reason="posting does not look whether the ring has room")
 def test_more_orders_than_the_ring_holds_are_refused_and_not_overwritten(board: Board) -> None:
     posted = 0
     with pytest.raises(Exception, match=r"(?i)ring|board|full|room"):

@@ -66,7 +66,6 @@ def test_native_code_on_large_buffers_does_not(work: Callable[[], None]) -> None
     pytest.fail("code that releases the lock is taken for code that holds it")
 
 
-@pytest.mark.xfail(reason="the idle overshoot is measured while user code already runs")
 def test_a_first_measurement_is_as_good_as_any() -> None:
     """In a fresh process, whose probe has not been used before; spinning must not pass for idling."""
     code = (

@@ -191,9 +191,17 @@ def test_random_chains_change_with_epoch_and_seed(name: str) -> None:
         assert (run(program, order(SOURCE, indices, **other), layout)[0] != base).any()
 
 
-@pytest.mark.parametrize("name", ["validation", "all declared"])
-def test_a_deterministic_recipe_is_cached_as_its_finished_rows(name: str) -> None:
-    recipe = Recipe(SOURCE, image.decode(), CHAINS[name])
+def test_normalising_is_left_out_of_the_decoded_form() -> None:
+    recipe = Recipe(SOURCE, image.decode(), CHAINS["validation"])
+    work = order(SOURCE, [0, 1], keep=True)
+    out = run(compile_recipe(recipe, caches_decoded=True), work)
+    for row in (0, 1):
+        assert work.kept[row].dtype == np.uint8
+        assert work.kept[row].nbytes * 4 == out[0][row].nbytes
+
+
+def test_a_deterministic_recipe_is_cached_as_its_finished_rows() -> None:
+    recipe = Recipe(SOURCE, image.decode(), CHAINS["all declared"])
     program = compile_recipe(recipe, caches_decoded=True)
     layout = layout_of(program, [0])
     work = order(SOURCE, [0, 1], keep=True)

@@ -19,7 +19,7 @@ class HeadraceLoader:
     """A headrace DataLoader over a recipe or a dataset."""
 
     def __init__(self, dataset: Any, setup: Setup, **options: Any) -> None:
-        self.loader: DataLoader = DataLoader(
+        self.loader: Any = DataLoader(
             dataset,
             batch_size=setup.batch,
             shuffle=True,

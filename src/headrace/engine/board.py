@@ -91,6 +91,8 @@ class Board:
         # Under the lock, so that no worker sees the tail before the entry: processors may reorder writes.
         with self._locked():
             tail = int(self._header[_TAIL])
+            if tail - int(self._header[_HEAD]) >= CAPACITY:
+                raise RuntimeError(f"the board is full: {CAPACITY} orders wait")
             self._entries[tail % CAPACITY] = (order, *area, start, length, FREE, *(0,) * (_WIDTH - _TAKEN))
             self._header[_TAIL] = tail + 1
         return tail
@@ -190,12 +192,15 @@ class Board:
                 out.append(at if at + size <= end else None)
                 at += size if at + size <= end else 0
             if at > start:
-                if claim is not None:
-                    self._note(claim, CACHEABLE.index(form), start, at - start)
+                # The level moves before the note is written: a kill in between loses some room, where the
+                # other way round would give the same bytes out twice.
                 if from_spare:
-                    cache[_SPARE], cache[_SPARE_LENGTH] = at, end - at
+                    cache[_SPARE_LENGTH] = end - at
+                    cache[_SPARE] = at
                 else:
                     cache[_USED] = at - base
+                if claim is not None:
+                    self._note(claim, CACHEABLE.index(form), start, at - start)
         return out
 
     def _note(self, claim: Claim, kind: int, offset: int, length: int) -> None:
@@ -207,9 +212,9 @@ class Board:
         with self._locked():
             end = int(self._header[_END])
             os.ftruncate(self._arena.fd, end + nbytes)
+            self._header[_END] = end + nbytes
             if claim is not None:
                 self._note(claim, _GROWN, end, nbytes)
-            self._header[_END] = end + nbytes
         return end
 
     # -- both ---------------------------------------------------------------------------------------------

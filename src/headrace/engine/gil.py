@@ -19,8 +19,10 @@ class GilProbe:
         self._napped = self._waited = 0.0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._idle = 0.0
 
     def __enter__(self) -> GilProbe:
+        self._idle = _idle_overshoot()  # before user code runs
         self._stop.clear()
         self._thread = threading.Thread(target=self._watch, name="headrace-gil", daemon=True)
         self._thread.start()
@@ -32,7 +34,7 @@ class GilProbe:
         self._thread.join()
 
     def _watch(self) -> None:
-        idle = _idle_overshoot()
+        idle = self._idle
         while not self._stop.is_set():
             begun = time.perf_counter()
             time.sleep(_NAP)

@@ -49,7 +49,7 @@ class RowPipeline:
         """More or fewer preparing threads; fewer take effect as orders end."""
         if isinstance(command, Threads):
             self._wanted = command.count
-            self._queue.limit = max(1, command.count)
+            self._queue.resize(max(1, command.count))
             self._staff()
 
     def _staff(self) -> None:
@@ -83,6 +83,7 @@ class RowPipeline:
         return False
 
     def _fetch(self) -> None:
+        room = 0.0
         try:
             while True:
                 begun = time.perf_counter()
@@ -96,9 +97,12 @@ class RowPipeline:
                     self._link.board.mark_alone(claim)
                 fetched = self._stages.fetch(order, claim)
                 fetched.spent.wait_order = waited
+                fetched.spent.wait_room = (
+                    room  # of the order before: this one's is not known before it is gone
+                )
                 with self._ended:
                     self._under_way += 1
-                self._queue.put(fetched)
+                room = self._queue.put(fetched)
                 if order.alone:
                     self._finish_all()
         except Closed:
@@ -116,18 +120,17 @@ class RowPipeline:
     def _prepare(self, leave: Callable[[], bool]) -> None:
         program = self._compile()
         measured: GilProbe | None = GilProbe() if self._measure else None
-        room = 0.0
         while not leave():
             try:
                 fetched, waited = self._queue.get()
             except Closed:
                 return
-            fetched.spent.wait_fetch = waited
+            # Waiting longer than the fetch took was waiting for an order, which is no fault of storage.
+            fetched.spent.wait_fetch = min(waited, fetched.spent.fetch)
             done = self._stages.prepare(fetched, program, measured)
             if measured is not None and measured.seconds > _MEASURE:
                 done.spent.gil_held = measured.held
                 measured = None
-            done.spent.wait_room, room = self._queue.waited_put - room, self._queue.waited_put
             self._link.send(done)
             with self._ended:
                 self._under_way -= 1

@@ -26,6 +26,12 @@ class TimedQueue(Generic[T]):
         self.waited_put = 0.0
         self.waited_get = 0.0
 
+    def resize(self, limit: int) -> None:
+        """Hold more or fewer items from now on."""
+        with self._changed:
+            self.limit = limit
+            self._changed.notify_all()
+
     def put(self, item: T) -> float:
         """Append an item, waiting for room; returns the seconds waited."""
         waited = 0.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -40,7 +42,21 @@ class RecipeTask:
 
     def start(self, link: Link) -> RowPipeline:
         """Called in a worker as it starts."""
+        _one_thread_for_opencv()
         if self.on_start is not None:
             self.on_start(link)
         stages = self.stages(link.arena, link.board)
-        return RowPipeline(link, stages, self.compile, self.threads, measure=self.recipe.user_code)
+        return RowPipeline(
+            link,
+            stages,
+            self.compile,
+            self.threads,
+            measure=self.recipe.user_code and not self.recipe.user_randomness,
+        )
+
+
+def _one_thread_for_opencv() -> None:
+    """OpenCV would start as many threads as there are CPUs, in every worker."""
+    os.environ["OPENCV_FOR_THREADS_NUM"] = "1"  # read when OpenCV is first imported
+    if "cv2" in sys.modules:
+        sys.modules["cv2"].setNumThreads(1)

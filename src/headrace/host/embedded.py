@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from headrace.cache.arena import Arena
@@ -17,7 +17,7 @@ from headrace.coordinate.coordinator import ATTEMPTS, Batch, Coordinator
 from headrace.coordinate.messages import Failed, Order, OrderDone, Run, Spent, Threads
 from headrace.core.errors import LoaderClosed, WorkerDied
 from headrace.core.forms import CACHEABLE, Form
-from headrace.engine.board import Board
+from headrace.engine.board import CAPACITY, Board
 from headrace.engine.worker import Task, rebuild
 from headrace.host.slots import HostSlot, SlotPool
 from headrace.host.workers import Worker, Workers
@@ -128,10 +128,9 @@ class _Base:
         self.board.close()
         self.arena.close()
 
-    def _credit(self) -> list[tuple[HostSlot, list[Order]]]:
+    def _credit(self) -> Iterator[tuple[HostSlot, list[Order]]]:
         """Slots with the orders drawn into them, as far as batches are wanted ahead."""
-        out = []
-        while self.coordinator.outstanding < self.ahead:
+        while self.coordinator.outstanding < self.ahead and self._has_room():
             slot = self.slots.acquire()
             orders = self.coordinator.credit(slot)
             if orders is None:
@@ -141,8 +140,11 @@ class _Base:
                 self.slots.fit(slot, self.bytes_for(orders[0].rows))
             for order in orders:
                 order.slot_offset, order.slot_bytes, order.layout = slot.offset, slot.nbytes, self.layout
-            out.append((slot, orders))
-        return out
+            yield slot, orders
+
+    def _has_room(self) -> bool:
+        """Whether more orders can be posted."""
+        return True
 
     def _finish(self, event: OrderDone) -> None:
         self.totals.add(event.spent)
@@ -261,6 +263,10 @@ class ProcessHost(_Base):
             if left <= 0:
                 raise TimeoutError
             self._pump(left)
+
+    def _has_room(self) -> bool:
+        # Half of the ring is kept for what has to be posted again when workers die.
+        return not self._positions or self.board.room(min(self._positions.values())) > CAPACITY // 2
 
     def fill(self) -> None:
         """Post orders for all the batches that are wanted ahead."""

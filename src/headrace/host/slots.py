@@ -93,6 +93,7 @@ class SlotPool:
         """Make a free slot at least so large."""
         if slot.nbytes < nbytes:
             self._free_range(slot)
+            slot.nbytes = 0
             slot.offset, slot.nbytes = self._arena.allocate(nbytes)
             self.nbytes = max(self.nbytes, nbytes)
 

@@ -39,7 +39,8 @@ _PROBES = 16
 
 def rows_per_order(batch_size: int, hands: int) -> int:
     """Rows of an order: enough of them to be worth a message, few enough that all hands share each batch."""
-    return max(4, min(64, -(-batch_size // (2 * hands))))
+    # Very large batches take larger orders: the board has room for so many.
+    return max(4, min(64, -(-batch_size // (2 * hands))), -(-batch_size // 512))
 
 
 class RecipeSession(Hosted):
@@ -69,8 +70,10 @@ class RecipeSession(Hosted):
         self._book = book
         caches_decoded = budgets[Form.DECODED] > 0
         program = compile_recipe(recipe, caches_decoded=caches_decoded)
-        self._user_code = recipe.user_code
-        self._staff = staff(usable_cpus(), self._own, -1.0 if self._user_code else None)
+        # Steps of the user's that draw from global generators need a process each: threads would share those.
+        self._user_code = recipe.user_code and not recipe.user_randomness
+        held = 1.0 if recipe.user_randomness else -1.0 if recipe.user_code else None
+        self._staff = staff(usable_cpus(), self._own, held)
         if not own_number and num_workers > 0:
             num_workers = self._staff.processes
         hands = max(1, num_workers * self._staff.threads)
@@ -96,7 +99,7 @@ class RecipeSession(Hosted):
             stages = task.stages(parts.arena, parts.board)
 
             def run(order: Order) -> OrderDone:
-                with _own_randomness(self._user_code):
+                with _own_randomness(recipe.user_code):
                     return stages.prepare(stages.fetch(order, None), program)
 
         self._collated = collator is not None

@@ -1,0 +1,98 @@
+"""stats(): numbers that agree with each other and with what happened."""
+
+import msgspec
+import pytest
+
+import headrace as hr
+from tests.loader.helpers import Squares, counting, drain, flat, recipe, targets
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_numbers_agree_with_what_was_delivered(num_workers):
+    source_recipe, source = counting(50)
+    with hr.DataLoader(source_recipe, batch_size=8, num_workers=num_workers, persistent_workers=False) as loader:
+        before = loader.stats()
+        assert (before.batches, before.samples, before.fetched_samples, before.slots) == (0, 0, 0, 0)
+        drain(loader)
+        first = loader.stats()
+        drain(loader)
+        second = loader.stats()
+    assert (first.batches, first.samples, first.epoch) == (7, 50, 0)
+    assert (second.batches, second.samples, second.epoch) == (14, 100, 1)
+    assert first.fetched_samples == 50
+    assert first.fetched_bytes == 50 * 60
+    assert source.reads.sum() == 100
+    assert (first.hits, first.hit_rate, first.bad_samples, first.restarts) == (0, 0.0, 0, 0)
+    assert first.workers == num_workers
+    assert first.threads >= 1
+    assert first.waited >= 0
+    assert first.fetch > 0
+    assert first.augment + first.decode > 0
+
+
+def test_numbers_only_grow_and_never_run_ahead_of_the_draws():
+    source_recipe, _ = counting(80)
+    with hr.DataLoader(source_recipe, batch_size=8, num_workers=2, cache="1MiB", shuffle=True, seed=1) as loader:
+        last = loader.stats()
+        for _ in range(3):
+            for _ in loader:
+                stats = loader.stats()
+                for name in ("batches", "samples", "waited", "fetch", "fetched_samples", "fetched_bytes", "hits"):
+                    assert getattr(stats, name) >= getattr(last, name), name
+                assert stats.samples <= stats.hits + stats.fetched_samples <= stats.samples + 8 * (
+                    loader._session.host.ahead + 1
+                )
+                assert stats.leased <= stats.slots
+                last = stats
+
+
+def test_stats_can_be_read_at_any_time_and_printed():
+    loader = hr.DataLoader(recipe(20), batch_size=8, num_workers=1, cache="1MiB")
+    for moment in ("before", "during", "after", "closed"):
+        if moment == "during":
+            iterator = iter(loader)
+            next(iterator)
+        if moment == "after":
+            list(iterator)
+        if moment == "closed":
+            loader.close()
+        text = str(loader.stats())
+        for word in ("delivered", "workers", "spent", "waits", "fetched", "memory"):
+            assert word in text
+    assert "cache       decoded: 20 samples" in text
+    assert "20 samples in 3 batches" in text
+    assert msgspec.json.decode(msgspec.json.encode(loader.stats()))["samples"] == 20
+
+
+def test_what_is_kept_shows():
+    with hr.DataLoader(recipe(40), batch_size=8, num_workers=1) as loader:
+        kept = list(loader)
+        assert loader.stats().leased == 5
+        memory = loader.stats().arena_bytes
+        assert memory >= 5 * 8 * 60
+        del kept
+        assert loader.stats().leased == 0
+
+
+def test_memory_of_the_cache_counts_as_it_fills():
+    source_recipe, _ = counting(64, shape=(64, 64, 3))
+    with hr.DataLoader(source_recipe, batch_size=8, num_workers=1, cache="8MiB") as loader:
+        next(iter(loader))
+        early = loader.stats()
+        assert early.arena_bytes < 5 << 20, "a budget is not yet use"
+        drain(loader)
+        late = loader.stats()
+        assert late.cache["decoded"].bytes >= 64 * 64 * 64 * 3
+        assert late.arena_bytes >= late.cache["decoded"].bytes
+
+
+def test_torch_datasets_have_stats_too():
+    loader = hr.DataLoader(Squares(20), batch_size=4, num_workers=2, persistent_workers=True)
+    assert flat(targets(loader)) == list(range(20))
+    stats = loader.stats()
+    assert (stats.batches, stats.samples, stats.workers) == (5, 20, 2)
+    assert str(stats)
+    loader.close()
+    inline = hr.DataLoader(Squares(20), batch_size=4)
+    list(inline)
+    assert (inline.stats().batches, inline.stats().workers) == (5, 0)

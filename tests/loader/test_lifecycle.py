@@ -341,13 +341,13 @@ def sleepy(seconds, victim):
 
 @pytest.mark.parametrize("victim", [0, 9], ids=["first", "later"])
 def test_a_timeout_is_an_error_after_which_waiting_may_go_on(victim):
-    with hr.DataLoader(sleepy(1.5, victim), batch_size=4, num_workers=1, timeout=0.4) as loader:
+    with hr.DataLoader(sleepy(0.8, victim), batch_size=4, num_workers=1, timeout=0.2) as loader:
         iterator, found, late = iter(loader), [], 0
         while True:
             try:
                 found.append(next(iterator)[1].tolist())
             except RuntimeError as error:
-                assert "timed out after 0.4 seconds" in str(error)
+                assert "timed out after 0.2 seconds" in str(error)
                 late += 1
             except StopIteration:
                 break

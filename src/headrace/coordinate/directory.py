@@ -65,8 +65,8 @@ class Directory:
             keep[~first] = 0
             np.bitwise_or.at(self._pending, indices, keep)
         if not again:
-            for form, number in zip(*np.unique(forms, return_counts=True), strict=True):
-                self.hits[Form(form)] += int(number)
+            for form, number in enumerate(np.bincount(forms, minlength=len(self.hits)).tolist()):
+                self.hits[Form(form)] += number
         return forms, offsets, lengths, keep
 
     def publish(self, indices: NDArray[np.int64], published: Published) -> None:
@@ -82,7 +82,7 @@ class Directory:
 
     def settle(self, indices: NDArray[np.int64], keep: NDArray[np.uint8]) -> None:
         """An order over these samples is over: what it was to keep is kept, or may be tried again."""
-        if len(self._pending):
+        if keep.any():
             np.bitwise_and.at(self._pending, indices, ~keep)
 
     def full(self, form: Form) -> None:

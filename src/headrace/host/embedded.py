@@ -42,17 +42,15 @@ class Totals:
     def add(self, spent: Spent) -> None:
         """Count one order."""
         self.orders += 1
-        for name in (
-            "fetch",
-            "decode",
-            "augment",
-            "wait_order",
-            "wait_fetch",
-            "wait_room",
-            "fetched",
-            "fetched_bytes",
-        ):
-            setattr(self.spent, name, getattr(self.spent, name) + getattr(spent, name))
+        total = self.spent
+        total.fetch += spent.fetch
+        total.decode += spent.decode
+        total.augment += spent.augment
+        total.wait_order += spent.wait_order
+        total.wait_fetch += spent.wait_fetch
+        total.wait_room += spent.wait_room
+        total.fetched += spent.fetched
+        total.fetched_bytes += spent.fetched_bytes
         if spent.gil_held >= 0:
             self.gil_held = spent.gil_held
 
@@ -191,6 +189,7 @@ class ProcessHost(_Base):
         self._pinned: dict[int, int] | None = {} if pinned_orders else None
         self._barren = 0
         self._answer: OrderDone | None = None
+        self._probed = HostSlot(0, 0)
         self._threads = 0
         """As told to the workers; 0: nothing was."""
         self.pick: Callable[[Order], int] | None = None
@@ -224,16 +223,17 @@ class ProcessHost(_Base):
         self._answer = None
         how = ""
         for _ in range(ATTEMPTS):
-            slot = self.slots.acquire()
-            ((area, start, length),) = self.slots.write_orders(slot, [order])
-            self._positions[order.id] = self.board.post(order.id, area, start, length)
-            self.board.wake(1)
+            if order.id not in self._positions:  # else an earlier call ran out of time, and waiting goes on
+                self._probed = self.slots.acquire()
+                ((area, start, length),) = self.slots.write_orders(self._probed, [order])
+                self._positions[order.id] = self.board.post(order.id, area, start, length)
+                self.board.wake(1)
             while self._answer is None and order.id in self._positions:
                 left = _CHECK if deadline is None else min(_CHECK, deadline - time.monotonic())
                 if left <= 0:
                     raise TimeoutError
                 how = self._pump(left) or how
-            self.slots.put_back(slot)
+            self.slots.put_back(self._probed)
             if self._answer is not None:
                 return self._answer
         self._barren = 0

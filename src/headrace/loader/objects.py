@@ -156,6 +156,7 @@ class IterableRunner(ObjectRunner):
         super().__init__(link, task)
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._epoch: int | None = None
+        self._step = -1
         self._samples_left: Iterator[Any] = iter(())
         self._over = False
         self._resume = task.resume[link.worker] if task.resume is not None else None
@@ -183,9 +184,11 @@ class IterableRunner(ObjectRunner):
         begun = time.perf_counter()
         done = OrderDone(order.id, [], spent=Spent())
         try:
-            if order.epoch != self._epoch:
+            if order.epoch != self._epoch or order.step <= self._step:
+                # Steps only grow, so a smaller one is of an epoch that is run again.
                 self._epoch, self._over = order.epoch, False
                 self._begin()
+            self._step = order.step
             samples, found = self._gather()
             if found:
                 self._encode(samples, memory, done)

@@ -1,0 +1,127 @@
+"""What the fault tests share: killers, and jobs that are processes of their own."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import headrace as hr
+from tests.loader.helpers import wait_until
+
+
+def recipe(size: int, decode: Any = None, latency: float = 0.0) -> hr.Recipe:
+    """Synthetic samples; the target of each is its index."""
+    source = hr.synthetic.source(size, shape=(4, 4), classes=size, latency=latency)
+    return hr.Recipe(source, decode=decode or hr.synthetic.decode())
+
+
+@contextmanager
+def killing(loader: Any, seed: int, pause: float, sign: int = signal.SIGKILL) -> Iterator[list[int]]:
+    """Kill the loader's workers at random moments, from another thread; yields the pids that were hit."""
+    over, hit = threading.Event(), []
+    chance = random.Random(seed)
+
+    def run() -> None:
+        while not over.wait(chance.random() * 2 * pause):
+            session = loader._session
+            try:
+                workers = [] if session is None else session.host.workers
+                if workers:
+                    victim = chance.choice(workers).pid
+                    os.kill(victim, sign)
+                    hit.append(victim)
+            except (ProcessLookupError, KeyError, RuntimeError):
+                continue
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield hit
+    finally:
+        over.set()
+        thread.join()
+
+
+class Job:
+    """A training script in a process (and process group) of its own."""
+
+    def __init__(self, script: str, folder: Path, **environment: str) -> None:
+        path = folder / f"job-{time.monotonic_ns()}.py"
+        path.write_text(textwrap.dedent(script))
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir(exist_ok=True)
+        self.process = subprocess.Popen(
+            [sys.executable, str(path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
+                "TMPDIR": str(self.temporary),
+                "PYTHONUNBUFFERED": "1",
+                **environment,
+            },
+        )
+        self.family: set[int] = set()
+
+    def wait_for(self, line: str) -> None:
+        """Read the job's output up to a line."""
+        assert self.process.stdout is not None
+        for got in self.process.stdout:
+            if got.strip() == line:
+                break
+        else:
+            raise AssertionError(f"the job ended before it said {line!r}: {self.finish()}")
+        self.note_family()
+
+    def note_family(self) -> None:
+        """Remember which processes belong to the job."""
+        try:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return
+        self.family |= {process.pid for process in children if _is_worker(process)}
+
+    def finish(self, timeout: float = 60) -> tuple[int, str, str]:
+        """Exit status, output and errors, when the job is over."""
+        out, err = self.process.communicate(timeout=timeout)
+        return self.process.returncode, out, err
+
+    def left(self) -> list[int]:
+        """Processes of the job that are still there."""
+        return [pid for pid in self.family if psutil.pid_exists(pid) and not _is_zombie(pid)]
+
+    def assert_nothing_left(self) -> None:
+        """No process and no file of the job remains."""
+        assert wait_until(lambda: not self.left(), 20), [psutil.Process(pid) for pid in self.left()]
+        mine = f"-{self.process.pid}-"
+        files = [name for name in os.listdir("/dev/shm") if "headrace" in name and mine in name]
+        assert files + list(self.temporary.iterdir()) == []
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return "resource_tracker" not in " ".join(process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _is_zombie(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

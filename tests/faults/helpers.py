@@ -29,20 +29,23 @@ def recipe(size: int, decode: Any = None, latency: float = 0.0) -> hr.Recipe:
 
 @contextmanager
 def killing(loader: Any, seed: int, pause: float, sign: int = signal.SIGKILL) -> Iterator[list[int]]:
-    """Kill the loader's workers at random moments, from another thread; yields the pids that were hit."""
+    """Send a signal to the loader's workers at random moments, from another thread; yields the pids that were hit."""
     over, hit = threading.Event(), []
     chance = random.Random(seed)
 
     def run() -> None:
+        finished = 0
         while not over.wait(chance.random() * 2 * pause):
             session = loader._session
+            # Workers have to get something done in between, on however busy a machine.
+            if session is None or session.host.totals.orders < finished + 3:
+                continue
             try:
-                workers = [] if session is None else session.host.workers
-                if workers:
-                    victim = chance.choice(workers).pid
-                    os.kill(victim, sign)
-                    hit.append(victim)
-            except (ProcessLookupError, KeyError, RuntimeError):
+                victim = chance.choice(session.host.workers).pid
+                os.kill(victim, sign)
+                hit.append(victim)
+                finished = session.host.totals.orders
+            except (ProcessLookupError, KeyError, IndexError, RuntimeError):
                 continue
 
     thread = threading.Thread(target=run)

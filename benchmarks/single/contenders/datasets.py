@@ -7,10 +7,10 @@ from typing import Any
 
 import cv2
 import numpy as np
-import simplejpeg
 import torch
 from benchmarks.common.crops import draw_box
 from benchmarks.single.contenders import Setup
+from benchmarks.single.contenders.jpeg import Decoder
 from PIL import Image
 from torch.utils.data import Dataset
 
@@ -24,13 +24,14 @@ class OpenCVPhotos(Dataset[tuple[torch.Tensor, int]]):
     def __init__(self, setup: Setup) -> None:
         self.paths, self.labels = setup.samples()
         self.size = (setup.size, setup.size)
+        self.decoder = Decoder()
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
         with open(self.paths[index], "rb", buffering=0) as file:
-            image = simplejpeg.decode_jpeg(file.read())
+            image = self.decoder.decode(file.read())
         left, top, wide, high = draw_box(random, image.shape[1], image.shape[0])
         out = cv2.resize(
             image[top : top + high, left : left + wide], self.size, interpolation=cv2.INTER_LINEAR

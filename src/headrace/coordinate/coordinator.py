@@ -17,7 +17,7 @@ from headrace.coordinate.directory import Directory
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import WorkerDied
 
-ATTEMPTS = 2
+ATTEMPTS = 3
 """An order of one sample that killed so many workers is a bad sample, not bad luck."""
 
 

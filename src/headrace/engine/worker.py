@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import signal
@@ -113,6 +114,8 @@ def KeyErrorMessage(message: str) -> KeyError:  # noqa: N802
 
 def worker_main(link: Link, portable: Portable, close: Sequence[int]) -> None:
     """The body of a worker process."""
+    # Collecting garbage would write to every inherited object, and so copy the memory that a fork shares.
+    gc.freeze()
     for fd in close:
         # Ends of other workers' sockets, inherited by fork: while open here, their owners would not see EOF.
         with contextlib.suppress(OSError):

@@ -22,7 +22,7 @@ from headrace.engine.worker import Task, rebuild
 from headrace.host.slots import HostSlot, SlotPool
 from headrace.host.workers import Worker, Workers
 
-_RESTARTS = 3
+_RESTARTS = 8
 """Workers that may die in a row without any order being finished in between."""
 _CHECK = 1.0
 """Seconds after which a wait looks around even if nothing happened."""
@@ -236,7 +236,6 @@ class ProcessHost(_Base):
             self.slots.put_back(self._probed)
             if self._answer is not None:
                 return self._answer
-        self._barren = 0
         return OrderDone(order.id, [(0, f"preparing it killed the worker ({how})", "")])
 
     def set_threads(self, count: int) -> None:
@@ -316,20 +315,21 @@ class ProcessHost(_Base):
         self._workers.bury(worker)
         how = worker.how_it_ended()
         self.totals.restarts += 1
-        self._barren += 1
         if self._pinned is not None:
             self.close()
             raise WorkerDied(
                 f"DataLoader worker exited unexpectedly: {how}. What an iterable dataset had read in it is lost, "
                 "so the epoch cannot go on. Load a state_dict() into a new loader to go on from there."
             )
+        lost = [(o, at) for o, at in self._positions.items() if self.board.claimer(at) == worker.ticket]
+        # With orders in hand its death tells something, and each order dies only so often.
+        self._barren = 0 if lost else self._barren + 1
         if self._barren > _RESTARTS + len(self._workers.all):
             self.close()
             raise WorkerDied(
                 f"DataLoader worker exited unexpectedly: {how}, and {self._barren} workers in a row died without "
                 "finishing anything. Is there enough memory? See the system log, or try num_workers=0."
             )
-        lost = [(o, at) for o, at in self._positions.items() if self.board.claimer(at) == worker.ticket]
         posted = 1  # the dead worker may have taken a wake-up with it
         for order_id, position in lost:
             del self._positions[order_id]
@@ -342,9 +342,7 @@ class ProcessHost(_Base):
             except WorkerDied:
                 self.close()
                 raise
-            if not orders:
-                self._barren = 0  # a sample is found out, which is progress
-            else:
+            if orders:
                 assert isinstance(slot, HostSlot)
                 for order in orders:
                     order.layout = self.layout

@@ -65,8 +65,8 @@ class Directory:
             keep[~first] = 0
             np.bitwise_or.at(self._pending, indices, keep)
         if not again:
-            for form, number in enumerate(np.bincount(forms, minlength=len(self.hits)).tolist()):
-                self.hits[Form(form)] += number
+            for value, number in enumerate(np.bincount(forms, minlength=len(self.hits)).tolist()):
+                self.hits[Form(value)] += number
         return forms, offsets, lengths, keep
 
     def publish(self, indices: NDArray[np.int64], published: Published) -> None:

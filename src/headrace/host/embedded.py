@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import ATTEMPTS, Batch, Coordinator
 from headrace.coordinate.messages import Failed, Order, OrderDone, Run, Spent, Threads
-from headrace.core.errors import LoaderClosed, WorkerDied
+from headrace.core.errors import LoaderClosed, OutOfSharedMemory, WorkerDied
 from headrace.core.forms import CACHEABLE, Form
 from headrace.engine.board import CAPACITY, Board
 from headrace.engine.worker import Task, rebuild
@@ -130,15 +130,27 @@ class _Base:
         """Slots with the orders drawn into them, as far as batches are wanted ahead."""
         while self.coordinator.outstanding < self.ahead and self._has_room():
             slot = self.slots.acquire()
-            orders = self.coordinator.credit(slot)
+            try:
+                orders = self.coordinator.credit(slot)
+            except BaseException:  # of a sampler
+                self.slots.put_back(slot)
+                raise
             if orders is None:
                 self.slots.put_back(slot)
                 break
             if self.bytes_for is not None:
-                self.slots.fit(slot, self.bytes_for(orders[0].rows))
+                try:
+                    self.slots.fit(slot, self.bytes_for(orders[0].rows))
+                except OutOfSharedMemory:
+                    self.close()  # the batch is drawn, and would be waited for in vain
+                    raise
             for order in orders:
                 order.slot_offset, order.slot_bytes, order.layout = slot.offset, slot.nbytes, self.layout
             yield slot, orders
+
+    def close(self) -> None:
+        """See ``Host``."""
+        raise NotImplementedError
 
     def _has_room(self) -> bool:
         """Whether more orders can be posted."""
@@ -189,6 +201,8 @@ class ProcessHost(_Base):
         self._pinned: dict[int, int] | None = {} if pinned_orders else None
         self._barren = 0
         self._answer: OrderDone | None = None
+        self._late: Exception | None = None
+        """What a sampler raised while a batch was in hand."""
         self._probed = HostSlot(0, 0)
         self._threads = 0
         """As told to the workers; 0: nothing was."""
@@ -247,12 +261,15 @@ class ProcessHost(_Base):
     def next_batch(self, timeout: float | None) -> Batch | None:
         """See ``Host``."""
         self._check_usable()
+        if self._late is not None:
+            late, self._late = self._late, None
+            raise late
         deadline = None if timeout is None else time.monotonic() + timeout
         self._pump(0)
         begun = time.perf_counter()
         while True:
             batch = self.coordinator.take()
-            self.fill()
+            self._fill_after(batch)
             if batch is not None:
                 self.totals.waited += time.perf_counter() - begun
                 return batch
@@ -270,9 +287,29 @@ class ProcessHost(_Base):
     def fill(self) -> None:
         """Post orders for all the batches that are wanted ahead."""
         posted = 0
-        for slot, orders in self._credit():
-            posted += self._post(slot, orders)
-        self.board.wake(posted)
+        try:
+            for slot, orders in self._credit():
+                try:
+                    posted += self._post(slot, orders)
+                except OutOfSharedMemory:
+                    self.close()
+                    raise
+        finally:
+            if not self._closed:
+                self.board.wake(posted)
+
+    def _fill_after(self, batch: Batch | None) -> None:
+        """Fill. Whatever goes wrong must not cost the batch that is about to be handed out."""
+        try:
+            self.fill()
+        except OutOfSharedMemory:
+            # With batches on their way, or on loan, there will be room again.
+            if self._closed or (batch is None and not self.coordinator.outstanding):
+                raise
+        except Exception as error:
+            if batch is None or self._closed:
+                raise
+            self._late = error
 
     def _post(self, slot: HostSlot, orders: list[Order]) -> int:
         if self._pinned is not None:

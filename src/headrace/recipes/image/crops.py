@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import cv2
 import numpy as np
 
 from headrace.core.errors import OptionError
 from headrace.recipes.image.geometry import RandomCrop
+from headrace.recipes.image.opencv import cv2
 from headrace.recipes.image.pixels import Image, Pixels, as_fill, with_channels
 from headrace.recipes.op import Numbers, Size, as_size
 
-_BORDERS = {"reflect": cv2.BORDER_REFLECT_101, "edge": cv2.BORDER_REPLICATE, "symmetric": cv2.BORDER_REFLECT}
+_BORDERS = {"reflect": "BORDER_REFLECT_101", "edge": "BORDER_REPLICATE", "symmetric": "BORDER_REFLECT"}
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class MirroredCrop(Pixels):
                 "put a resize before it, or pass pad_if_needed=True"
             )
         y, x = (int(number * (space + 1)) for number, space in zip(parameters, room, strict=True))
-        padded = cv2.copyMakeBorder(image, top, bottom, left, right, _BORDERS[self.mode])
+        padded = cv2.copyMakeBorder(image, top, bottom, left, right, getattr(cv2, _BORDERS[self.mode]))
         cropped = with_channels(padded, channels)[y : y + self.height, x : x + self.width]
         return np.ascontiguousarray(cropped)
 

@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.recipes.image import formats
+from headrace.recipes.image.opencv import cv2
 from headrace.recipes.image.rowspec import (
     STATUS_BAD_JOB,
     STATUS_LIBJPEG,

@@ -10,11 +10,11 @@ import io
 import struct
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-import cv2
 import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
+from headrace.recipes.image.opencv import cv2
 from headrace.recipes.image.rowspec import MAX_PIXELS, Blob
 
 Mode: TypeAlias = Literal["RGB", "GRAY", "RGBA", "UNCHANGED"]

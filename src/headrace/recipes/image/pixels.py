@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import OptionError
+from headrace.recipes.image.opencv import cv2
 from headrace.recipes.op import Numbers, Op, Size, check_probability, check_range
 
 Image = NDArray[np.uint8]

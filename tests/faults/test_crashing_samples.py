@@ -82,15 +82,19 @@ def test_substitute_fills_its_place():
 
 
 def test_the_budget_holds_for_crashes_too():
-    with make(crashing(3, 20), on_error="skip", error_budget=1) as loader:
-        with pytest.raises(hr.TooManyBadSamples, match="killed the worker"):
-            list(loader)
+    with (
+        make(crashing(3, 20), on_error="skip", error_budget=1) as loader,
+        pytest.raises(hr.TooManyBadSamples, match="killed the worker"),
+    ):
+        list(loader)
 
 
 def test_when_every_sample_crashes_the_loader_gives_up():
-    with make(crashing(*range(64)), on_error="skip", error_budget=64) as loader:
-        with pytest.raises((hr.TooManyBadSamples, hr.WorkerDied), match="killed"):
-            list(loader)
+    with (
+        make(crashing(*range(64)), on_error="skip", error_budget=64) as loader,
+        pytest.raises((hr.TooManyBadSamples, hr.WorkerDied), match="killed"),
+    ):
+        list(loader)
 
 
 @pytest.mark.parametrize("way", ["exit", "abort", "kill"])

@@ -19,7 +19,13 @@ def picture(size=64):
 
 def load(folder, *, num_workers=2, epochs=1, **options):
     """How many samples arrive, and what is said of those that do not, by file name."""
-    options = {"batch_size": 8, "num_workers": num_workers, "on_error": "skip", "error_budget": 1000, **options}
+    options = {
+        "batch_size": 8,
+        "num_workers": num_workers,
+        "on_error": "skip",
+        "error_budget": 1000,
+        **options,
+    }
     with hr.DataLoader(images(folder), **options) as loader:
         count = sum(len(labels) for _ in range(epochs) for _, labels in loader)
         restarts = loader.stats().restarts
@@ -80,7 +86,15 @@ def test_things_that_are_no_images(tmp_path):
     os.symlink(folder / "000.jpg", folder / "linked.jpg")
     count, bad = load(tmp_path)
     assert count == 10
-    assert set(bad) <= {"empty.jpg", "text.jpg", "zeros.jpg", "start.jpg", "end.jpg", "page.png", "dangling.jpg"}
+    assert set(bad) <= {
+        "empty.jpg",
+        "text.jpg",
+        "zeros.jpg",
+        "start.jpg",
+        "end.jpg",
+        "page.png",
+        "dangling.jpg",
+    }
     assert {"empty.jpg", "text.jpg", "zeros.jpg", "start.jpg", "end.jpg", "page.png"} <= set(bad)
 
 
@@ -121,14 +135,22 @@ def test_a_directory_in_the_place_of_a_file(tmp_path, num_workers):
 @pytest.mark.parametrize("cache", [None, "8MiB"], ids=["plain", "cached"])
 def test_files_that_vanish_in_the_middle_of_an_epoch(tmp_path, num_workers, cache):
     jpeg_folder(tmp_path, count=60, classes=1)
-    options = {"batch_size": 4, "num_workers": num_workers, "on_error": "skip", "error_budget": 60, "cache": cache}
+    options = {
+        "batch_size": 4,
+        "num_workers": num_workers,
+        "on_error": "skip",
+        "error_budget": 60,
+        "cache": cache,
+    }
     with hr.DataLoader(images(tmp_path), prefetch_factor=1 if num_workers else None, **options) as loader:
         iterator = iter(loader)
         first = len(next(iterator)[1])
         for number in range(40, 60):
             (tmp_path / "class-0" / f"{number:03}.jpg").unlink()
         assert first + sum(len(labels) for _, labels in iterator) == 40
-        assert {os.path.basename(bad.name) for bad in loader.bad_samples} == {f"{n:03}.jpg" for n in range(40, 60)}
+        assert {os.path.basename(bad.name) for bad in loader.bad_samples} == {
+            f"{n:03}.jpg" for n in range(40, 60)
+        }
         assert all("FileNotFoundError" in bad.reason for bad in loader.bad_samples)
         shutil.rmtree(tmp_path / "class-0")
         if cache:

@@ -27,7 +27,9 @@ def small(tmp_path):
         where = tmp_path / f"tmpfs-{len(mounted)}"
         where.mkdir()
         done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={nbytes}", "headrace-test", str(where)], capture_output=True, text=True
+            ["mount", "-t", "tmpfs", "-o", f"size={nbytes}", "headrace-test", str(where)],
+            capture_output=True,
+            text=True,
         )
         if done.returncode:
             pytest.skip(f"no right to mount a tmpfs: {done.stderr.strip()}")
@@ -56,9 +58,11 @@ def test_a_full_directory_is_an_error_with_advice_at_the_start(small, monkeypatc
     where = small(4 << 20)
     fill(where)
     monkeypatch.setenv("HEADRACE_SHM_DIR", str(where))
-    with hr.DataLoader(recipe(100), batch_size=8, num_workers=num_workers) as loader:
-        with pytest.raises(hr.OutOfSharedMemory) as caught:
-            next(iter(loader))
+    with (
+        hr.DataLoader(recipe(100), batch_size=8, num_workers=num_workers) as loader,
+        pytest.raises(hr.OutOfSharedMemory) as caught,
+    ):
+        next(iter(loader))
     for word in (str(where), "mount -o remount", "HEADRACE_SHM_DIR", "batch_size"):
         assert word in str(caught.value)
 
@@ -80,8 +84,8 @@ def test_keeping_more_batches_than_there_is_room_for(small, monkeypatch):
     with hr.DataLoader(source_recipe, batch_size=8, num_workers=1) as loader:
         iterator, kept, seen = iter(loader), [], []
         with pytest.raises(hr.OutOfSharedMemory):
-            for batch in iterator:
-                kept.append(batch)
+            while True:
+                kept.append(next(iterator))
         assert len(kept) > 10
         seen = flat(labels.tolist() for _, labels in kept)
         kept.clear()

@@ -206,7 +206,12 @@ def test_ctrl_c_can_be_caught_and_loading_goes_on(tmp_path):
 
 @pytest.mark.parametrize("way", ["return", "exit", "raise", "os._exit"])
 def test_an_end_without_close(tmp_path, way):
-    endings = {"return": "pass", "exit": "sys.exit(3)", "raise": "raise ValueError('bug')", "os._exit": "os._exit(4)"}
+    endings = {
+        "return": "pass",
+        "exit": "sys.exit(3)",
+        "raise": "raise ValueError('bug')",
+        "os._exit": "os._exit(4)",
+    }
     job = Job(
         f"""
         import os, sys

@@ -10,19 +10,14 @@ from tests.loader.helpers import descendants, jpeg_folder, wait_until
 
 @pytest.fixture(autouse=True)
 def _no_processes_left() -> Iterator[None]:
-    before = {process.pid for process in descendants()}
+    before = set(descendants())
     yield
-    gc.collect()
 
-    def left() -> list[str]:
-        # multiprocessing's own two helpers stay for the life of the process.
-        own = ("forkserver", "resource_tracker")
-        return [
-            " ".join(process.cmdline())
-            for process in descendants()
-            if process.pid not in before and not any(word in " ".join(process.cmdline()) for word in own)
-        ]
+    def left() -> set[int]:
+        return set(descendants()) - before
 
+    if left():
+        gc.collect()
     assert wait_until(lambda: not left(), 10), f"still running: {left()}"
 
 

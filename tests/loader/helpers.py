@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import glob
 import mmap
 import os
 import time
@@ -12,7 +14,6 @@ from typing import Any
 
 import cv2
 import numpy as np
-import psutil
 import torch
 from torch.utils.data import Dataset
 
@@ -116,16 +117,25 @@ class Squares(Dataset[Any]):
         return index * index, index
 
 
-def descendants() -> list[psutil.Process]:
-    """Processes below this one that are not over."""
-    alive = []
-    for process in psutil.Process().children(recursive=True):
-        try:
-            if process.status() != psutil.STATUS_ZOMBIE:
-                alive.append(process)
-        except psutil.NoSuchProcess:
-            continue
-    return alive
+def descendants() -> list[int]:
+    """Pids of processes below this one that are not over, but for the two that multiprocessing keeps for itself."""
+    found, waiting = [], [os.getpid()]
+    while waiting:
+        parent = waiting.pop()
+        for children in glob.glob(f"/proc/{parent}/task/*/children"):
+            with contextlib.suppress(OSError):
+                waiting += [int(pid) for pid in Path(children).read_text().split()]
+        if parent != os.getpid() and not _own_helper(parent):
+            found.append(parent)
+    return found
+
+
+def _own_helper(pid: int) -> bool:
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return True
+    return command == b"" or b"forkserver" in command or b"resource_tracker" in command
 
 
 def wait_until(condition: Any, seconds: float = 30.0) -> bool:

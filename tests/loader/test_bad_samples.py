@@ -81,9 +81,11 @@ def test_substitute_keeps_batches_whole(num_workers):
 @pytest.mark.parametrize("rule", ["skip", "substitute"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_more_than_the_budget_is_too_many(rule, num_workers):
-    with make(num_workers=num_workers, on_error=rule, error_budget=2) as loader:
-        with pytest.raises(hr.TooManyBadSamples, match="3 bad samples, and the error budget is 2") as caught:
-            list(loader)
+    with (
+        make(num_workers=num_workers, on_error=rule, error_budget=2) as loader,
+        pytest.raises(hr.TooManyBadSamples, match="3 bad samples, and the error budget is 2") as caught,
+    ):
+        list(loader)
     assert {bad.index for bad in caught.value.bad} == BAD
     assert all(f"synthetic:{index}" in str(caught.value) for index in BAD)
 
@@ -134,9 +136,11 @@ def test_when_all_are_bad_the_reason_is_said(num_workers):
         raise ValueError("nothing works")
 
     for rule, kind in (("raise", hr.SampleError), ("skip", hr.TooManyBadSamples)):
-        with make(decode, on_error=rule, num_workers=num_workers) as loader:
-            with pytest.raises(kind, match="nothing works"):
-                list(loader)
+        with (
+            make(decode, on_error=rule, num_workers=num_workers) as loader,
+            pytest.raises(kind, match="nothing works"),
+        ):
+            list(loader)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -169,9 +173,13 @@ def test_many_bad_samples_with_deep_tracebacks_arrive_at_once():
             raise ValueError(f"at the bottom of {index_of(data)}: " + "spam " * 2000)
         return dig(depth - 1, data)
 
-    with make(lambda data: dig(40, data), size=600, batch_size=300, on_error="skip", error_budget=600) as loader:
-        with pytest.raises(hr.HeadraceError, match="at the bottom of 0"):
-            list(loader)
+    with (
+        make(
+            lambda data: dig(40, data), size=600, batch_size=300, on_error="skip", error_budget=600
+        ) as loader,
+        pytest.raises(hr.HeadraceError, match="at the bottom of 0"),
+    ):
+        list(loader)
 
     def mostly(data):
         return np.zeros(1) if index_of(data) % 300 == 0 else dig(40, data)
@@ -211,9 +219,11 @@ def test_files_are_named_by_their_path(tmp_path, num_workers):
     jpeg_folder(tmp_path)
     broken = tmp_path / "class-1" / "004.jpg"
     broken.write_bytes(b"this is no picture")
-    with hr.DataLoader(images(tmp_path), batch_size=6, num_workers=num_workers) as loader:
-        with pytest.raises(hr.SampleError, match=str(broken)):
-            list(loader)
+    with (
+        hr.DataLoader(images(tmp_path), batch_size=6, num_workers=num_workers) as loader,
+        pytest.raises(hr.SampleError, match=str(broken)),
+    ):
+        list(loader)
     with hr.DataLoader(images(tmp_path), batch_size=6, num_workers=num_workers, on_error="skip") as loader:
         assert sum(len(labels) for _, labels in loader) == 23
         assert [bad.name for bad in loader.bad_samples] == [str(broken)]
@@ -249,7 +259,9 @@ def test_torch_datasets_skip_and_substitute(num_workers):
 
 
 @pytest.mark.parametrize(
-    "options", [{"on_error": "ignore"}, {"error_budget": -1}, {"error_budget": 1.5}, {"error_budget": True}], ids=str
+    "options",
+    [{"on_error": "ignore"}, {"error_budget": -1}, {"error_budget": 1.5}, {"error_budget": True}],
+    ids=str,
 )
 def test_rules_that_cannot_be_are_refused(options):
     with pytest.raises(hr.OptionError, match=next(iter(options))):

@@ -64,7 +64,9 @@ def test_random_steps_differ_between_samples_and_epochs(expected):
     first, second = expected[: len(expected) // 2], expected[len(expected) // 2 :]
     order = [flat(batch[1].tolist() for batch in epoch) for epoch in (first, second)]
     assert order[0] != order[1]
-    assert not torch.equal(torch.cat([b[0] for b in first]).mean(0), torch.cat([b[0] for b in second]).mean(0))
+    assert not torch.equal(
+        torch.cat([b[0] for b in first]).mean(0), torch.cat([b[0] for b in second]).mean(0)
+    )
 
 
 def test_images_are_channels_last_tensors(folder):
@@ -94,7 +96,9 @@ def test_without_shuffle_samples_come_in_order():
 
 def test_values_are_the_sources():
     source = hr.synthetic.source(10, shape=(3, 4), classes=10)
-    with hr.DataLoader(hr.Recipe(source, decode=hr.synthetic.decode()), batch_size=3, num_workers=2) as loader:
+    with hr.DataLoader(
+        hr.Recipe(source, decode=hr.synthetic.decode()), batch_size=3, num_workers=2
+    ) as loader:
         rows = torch.cat([values for values, _ in loader])
     for index in range(10):
         assert bytes(rows[index].flatten().tolist()) == source.content(index)
@@ -184,7 +188,12 @@ def test_other_ways_to_start_workers_give_the_same_batches(method):
             augment=[lambda value: value + random.randrange(100)],
         )
         loader = hr.DataLoader(
-            steps, batch_size=5, shuffle=True, seed=2, num_workers=num_workers, multiprocessing_context=context
+            steps,
+            batch_size=5,
+            shuffle=True,
+            seed=2,
+            num_workers=num_workers,
+            multiprocessing_context=context,
         )
         with loader:
             return drain(loader) + drain(loader)

@@ -67,7 +67,9 @@ def test_a_decoded_sample_is_not_decoded_again(tmp_path):
     source = hr.synthetic.source(30, classes=30)
     for split, decoded in (((0, 1, 0), 31), ((1, 0, 0), 91)):
         (tmp_path / "decoded").write_text("")
-        with make(hr.Recipe(source, decode=hr.deterministic(decode)), num_workers=0, cache="1MiB", split=split) as loader:
+        with make(
+            hr.Recipe(source, decode=hr.deterministic(decode)), num_workers=0, cache="1MiB", split=split
+        ) as loader:
             for _ in range(3):
                 drain(loader)
         assert len((tmp_path / "decoded").read_text()) == decoded, "each epoch, and one first sample to try"
@@ -83,7 +85,9 @@ def test_a_cache_that_fits_a_part_holds_exactly_that_part(num_workers, fitting, 
     with make(source_recipe, num_workers=num_workers, cache=fitting * each + 63, split=split) as loader:
         for _ in range(3):
             drain(loader)
-        assert wait_until(lambda: not host(loader).coordinator.open_orders or loader.stats() is None or num_workers)
+        assert wait_until(
+            lambda: not host(loader).coordinator.open_orders or loader.stats() is None or num_workers
+        )
         held = loader.stats().cache[form]
         assert (held.samples, held.budget) == (fitting, fitting * each + 63)
         assert held.bytes <= held.budget
@@ -133,7 +137,11 @@ def test_results_are_the_same_with_and_without(folder):
             return [batch for _ in range(3) for batch in drain(loader)]
 
     plain = epochs()
-    for options in ({"cache": "8MiB"}, {"cache": "8MiB", "split": (1, 0, 0)}, {"cache": 60_000, "split": (1, 4, 0)}):
+    for options in (
+        {"cache": "8MiB"},
+        {"cache": "8MiB", "split": (1, 0, 0)},
+        {"cache": 60_000, "split": (1, 4, 0)},
+    ):
         assert_same(epochs(**options), plain)
 
 
@@ -159,7 +167,9 @@ def test_a_budget_for_augmented_samples_is_depth():
     shallow, deep = [], []
     for cache, found in ((None, shallow), ("4MiB", deep)):
         source_recipe, source = counting(200, shape=SHAPE)
-        with make(source_recipe, cache=cache, split=(0, 0, 1) if cache else None, persistent_workers=False) as loader:
+        with make(
+            source_recipe, cache=cache, split=(0, 0, 1) if cache else None, persistent_workers=False
+        ) as loader:
             iterator = iter(loader)
             next(iterator)
             wait_until(lambda s=source: s.reads.sum() == 200, 0.7 if cache is None else 20)
@@ -171,7 +181,9 @@ def test_a_budget_for_augmented_samples_is_depth():
 
 def test_samples_of_one_batch_that_come_twice_are_cached_once():
     source_recipe, source = counting(8, shape=SHAPE)
-    with hr.DataLoader(source_recipe, batch_size=6, sampler=[1, 1, 1, 2, 2, 1] * 3, num_workers=0, cache="1MiB") as loader:
+    with hr.DataLoader(
+        source_recipe, batch_size=6, sampler=[1, 1, 1, 2, 2, 1] * 3, num_workers=0, cache="1MiB"
+    ) as loader:
         assert [batch[1].tolist() for batch in loader] == [[1, 1, 1, 2, 2, 1]] * 3
         assert loader.stats().cache["decoded"].samples == 2
     assert source.reads.tolist()[1:3] == [4, 2], "once for each row of the first batch"
@@ -228,7 +240,9 @@ def test_memory_of_the_cache_is_free_when_the_loader_is_closed_while_others_live
 
 def test_forms_are_counted_apart():
     source_recipe, _ = counting(40, shape=SHAPE)
-    with make(source_recipe, num_workers=0, cache=10 * ENCODED + 10 * DECODED, split=(ENCODED, DECODED, 0)) as loader:
+    with make(
+        source_recipe, num_workers=0, cache=10 * ENCODED + 10 * DECODED, split=(ENCODED, DECODED, 0)
+    ) as loader:
         for _ in range(2):
             drain(loader)
         cache = loader.stats().cache

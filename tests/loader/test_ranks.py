@@ -123,7 +123,9 @@ def test_rank_is_found_in_torch_distributed(tmp_path):
     lines = [[[int(word) for word in line.split()] for line in out.splitlines()] for out, _ in outputs]
     assert len(lines[0]) == len(lines[1])
     for epoch in range(2):
-        shares = [[label for number, *labels in rank if number == epoch for label in labels] for rank in lines]
+        shares = [
+            [label for number, *labels in rank if number == epoch for label in labels] for rank in lines
+        ]
         assert Counter(shares[0] + shares[1]) == Counter(range(50))
     epochs = [[labels for number, *labels in lines[0] if number == epoch] for epoch in range(2)]
     assert all(a != b for a, b in pairwise(epochs))

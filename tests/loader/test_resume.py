@@ -42,8 +42,7 @@ def test_a_state_at_every_batch_goes_on_exactly_there(num_workers):
     states = []
     with make(num_workers=num_workers) as loader:
         states.append(loader.state_dict())
-        for _ in loader:
-            states.append(json.loads(json.dumps(loader.state_dict())))
+        states += [json.loads(json.dumps(loader.state_dict())) for _ in loader]
         over = loader.state_dict()
     assert len(states) == len(whole[0]) + 1
     for done, state in enumerate(states):
@@ -261,8 +260,7 @@ class Stream(IterableDataset):
 
     def __iter__(self):
         info = get_worker_info()
-        for number in range(info.id if info else 0, self.size, info.num_workers if info else 1):
-            yield number
+        yield from range(info.id if info else 0, self.size, info.num_workers if info else 1)
 
 
 class StatefulStream(Stream):
@@ -324,7 +322,7 @@ def test_an_iterable_dataset_needs_the_same_number_of_workers():
 def test_a_loader_that_resumes_starts_no_second_set_of_workers():
     with make() as loader:
         _, state = take(loader, 2)
-        before = {process.pid for process in descendants()}
+        before = set(descendants())
         loader.load_state_dict(state)
         targets(loader)
-        assert {process.pid for process in descendants()} == before
+        assert set(descendants()) == before

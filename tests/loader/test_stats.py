@@ -10,7 +10,9 @@ from tests.loader.helpers import Squares, counting, drain, flat, recipe, targets
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_numbers_agree_with_what_was_delivered(num_workers):
     source_recipe, source = counting(50)
-    with hr.DataLoader(source_recipe, batch_size=8, num_workers=num_workers, persistent_workers=False) as loader:
+    with hr.DataLoader(
+        source_recipe, batch_size=8, num_workers=num_workers, persistent_workers=False
+    ) as loader:
         before = loader.stats()
         assert (before.batches, before.samples, before.fetched_samples, before.slots) == (0, 0, 0, 0)
         drain(loader)
@@ -32,15 +34,27 @@ def test_numbers_agree_with_what_was_delivered(num_workers):
 
 def test_numbers_only_grow_and_never_run_ahead_of_the_draws():
     source_recipe, _ = counting(80)
-    with hr.DataLoader(source_recipe, batch_size=8, num_workers=2, cache="1MiB", shuffle=True, seed=1) as loader:
+    with hr.DataLoader(
+        source_recipe, batch_size=8, num_workers=2, cache="1MiB", shuffle=True, seed=1
+    ) as loader:
         last = loader.stats()
         for _ in range(3):
             for _ in loader:
                 stats = loader.stats()
-                for name in ("batches", "samples", "waited", "fetch", "fetched_samples", "fetched_bytes", "hits"):
+                for name in (
+                    "batches",
+                    "samples",
+                    "waited",
+                    "fetch",
+                    "fetched_samples",
+                    "fetched_bytes",
+                    "hits",
+                ):
                     assert getattr(stats, name) >= getattr(last, name), name
-                assert stats.samples <= stats.hits + stats.fetched_samples <= stats.samples + 8 * (
-                    loader._session.host.ahead + 1
+                assert (
+                    stats.samples
+                    <= stats.hits + stats.fetched_samples
+                    <= stats.samples + 8 * (loader._session.host.ahead + 1)
                 )
                 assert stats.leased <= stats.slots
                 last = stats

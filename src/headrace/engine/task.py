@@ -59,4 +59,5 @@ def _one_thread_for_opencv() -> None:
     """OpenCV would start as many threads as there are CPUs, in every worker."""
     os.environ["OPENCV_FOR_THREADS_NUM"] = "1"  # read when OpenCV is first imported
     if "cv2" in sys.modules:
-        sys.modules["cv2"].setNumThreads(1)
+        # 0 means none beside the caller. 1 would first join the threads of a pool that the fork left behind.
+        sys.modules["cv2"].setNumThreads(0)

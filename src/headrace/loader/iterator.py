@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.errors import LoaderClosed
+from headrace.core.errors import LoaderClosed, OutOfSharedMemory
 from headrace.loader.sessions import SKIPPED, Session
 
 if TYPE_CHECKING:
@@ -64,11 +64,11 @@ class EpochIterator(Iterator[Any]):
             # Whatever was under way is undefined now; a new iteration starts afresh.
             self._break()
             raise
-        except BaseException:
+        except BaseException as error:
             if session.closed:
                 self._break()
-            elif self._left is not None:
-                self._left -= 1
+            elif self._left is not None and not isinstance(error, OutOfSharedMemory):
+                self._left -= 1  # the batch at fault is gone; where room is lacking, it is still to come
             raise
         if self._left is not None:
             self._left -= 1

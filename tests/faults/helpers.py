@@ -20,6 +20,9 @@ import psutil
 import headrace as hr
 from tests.loader.helpers import wait_until
 
+SOAK = int(os.environ.get("HEADRACE_SOAK", "1"))
+"""How many times longer than usual random faults go on."""
+
 
 def recipe(size: int, decode: Any = None, latency: float = 0.0) -> hr.Recipe:
     """Synthetic samples; the target of each is its index."""

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.faults.helpers import Job
+from tests.faults.helpers import SOAK, Job
 
 _TRAIN = """
 import os, sys, time
@@ -40,7 +40,7 @@ def train(folder, *, work=0.001, step=0.0, after=3, context=None, **environment)
     return Job(script, folder, **environment)
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2 * SOAK))
 def test_killed_at_a_random_moment(tmp_path, seed):
     job = train(tmp_path)
     job.wait_for("training")
@@ -127,13 +127,12 @@ def test_killed_while_another_child_lives_on(tmp_path):
     job.finish()
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP])
-def test_other_signals_that_end_it(tmp_path, sign):
+def test_sigterm(tmp_path):
     job = train(tmp_path)
     job.wait_for("training")
-    job.process.send_signal(sign)
+    job.process.terminate()
     status, _, _ = job.finish()
-    assert status == -sign
+    assert status == -signal.SIGTERM
     job.assert_nothing_left()
 
 
@@ -204,11 +203,10 @@ def test_ctrl_c_can_be_caught_and_loading_goes_on(tmp_path):
     assert (status, out.split(), errors) == (0, ["3", "True"], "")
 
 
-@pytest.mark.parametrize("way", ["return", "exit", "raise", "os._exit"])
+@pytest.mark.parametrize("way", ["return", "raise", "os._exit"])
 def test_an_end_without_close(tmp_path, way):
     endings = {
         "return": "pass",
-        "exit": "sys.exit(3)",
         "raise": "raise ValueError('bug')",
         "os._exit": "os._exit(4)",
     }
@@ -228,7 +226,7 @@ def test_an_end_without_close(tmp_path, way):
     )
     job.wait_for("training")
     status, _, errors = job.finish()
-    assert status == {"return": 0, "exit": 3, "raise": 1, "os._exit": 4}[way]
+    assert status == {"return": 0, "raise": 1, "os._exit": 4}[way]
     assert errors.count("Traceback") == (way == "raise"), errors
     assert "Exception ignored" not in errors
     job.assert_nothing_left()

@@ -2,16 +2,18 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import headrace as hr
 from headrace.cache.arena import Arena
-from headrace.coordinate.coordinator import Coordinator
+from headrace.coordinate.coordinator import ATTEMPTS, Coordinator
 from headrace.coordinate.directory import Directory
 from headrace.coordinate.messages import Order
 from headrace.core.errors import LoaderClosed, OutOfSharedMemory, WorkerDied
@@ -51,8 +53,19 @@ def build() -> Iterator:
     """Builds hosts, and closes them."""
     hosts = []
 
-    def make(kind="processes", *, size=40, batch=8, ahead=3, workers=2, cache=0, decode=None, on_start=None):
-        source = hr.synthetic.source(size, shape=(4,), classes=size)
+    def make(
+        kind="processes",
+        *,
+        size=40,
+        batch=8,
+        shape=(4,),
+        ahead=3,
+        workers=2,
+        cache=0,
+        decode=None,
+        on_start=None,
+    ):
+        source = hr.synthetic.source(size, shape=shape, classes=size)
         recipe = hr.Recipe(source, decode=decode or hr.synthetic.decode())
         program = compile_recipe(recipe, caches_decoded=bool(cache))
         arena = Arena()
@@ -192,6 +205,43 @@ def test_what_a_dead_worker_took_of_the_cache_is_used_again(build):
     assert host.coordinator.directory.samples[Form.DECODED] >= 50
 
 
+def test_a_wake_up_that_a_dead_worker_took_with_it_is_given_again(build):
+    host = build(workers=1, ahead=5)
+    host.coordinator.feed(Draws())
+    worker = host.workers[0].pid
+    deadline = time.monotonic() + 20
+    os.kill(worker, signal.SIGSTOP)
+    while "T" not in Path(f"/proc/{worker}/stat").read_text().split()[2] and time.monotonic() < deadline:
+        time.sleep(0.01)
+    host.fill()
+    host.board.wait()  # as the worker would have done just before it died
+    os.kill(worker, signal.SIGKILL)
+    assert deliver(host) == expected()
+
+
+def test_only_an_order_that_ran_alone_is_held_against_its_samples(build, monkeypatch):
+    def deadly(data):
+        if data[0] == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return np.zeros(4, np.uint8)
+
+    host = build(decode=deadly, workers=1, ahead=3)
+    layout = host.probe(probe_order(), 30).result
+    host.layout, host.bytes_for = layout, pickle.loads(layout).nbytes
+    blamed, real = [], host.coordinator.lost
+
+    def lost(order_id, how, *, alone):
+        blamed.append((host.coordinator._orders[order_id].order.index_array().tolist(), alone))
+        return real(order_id, how, alone=alone)
+
+    monkeypatch.setattr(host.coordinator, "lost", lost)
+    host.coordinator.feed(Draws(shuffle=False))
+    batch = host.next_batch(60)
+    assert [row for row, _, _ in batch.faults] == [5]
+    assert [indices for indices, alone in blamed if alone] == [[5]] * ATTEMPTS
+    assert ([3, 4, 5], False) in blamed
+
+
 def test_workers_that_die_before_they_do_anything_end_in_an_error(build):
     host = build(on_start=lambda link: os._exit(9))
     host.coordinator.feed(Draws())
@@ -275,11 +325,11 @@ def test_a_worker_more_takes_part(build):
 
 
 def test_closing_gives_memory_back_but_for_what_is_on_loan(build, kind):
-    host = build(kind, size=400, batch=100, cache=400 * 128)
+    host = build(kind, size=400, batch=100, shape=(64, 64), cache=400 * 4200)
     host.coordinator.feed(Draws(400, 100))
     kept = host.next_batch(60)
     lease = host.slots.lease(kept.slot)
-    rows = np.frombuffer(lease, np.uint8, 400).copy()
+    rows = np.frombuffer(lease, np.uint8, 409_600).copy()
     deliver(host)
     file = os.dup(host.arena.fd)
     host.close()
@@ -287,9 +337,9 @@ def test_closing_gives_memory_back_but_for_what_is_on_loan(build, kind):
     left = os.fstat(file).st_blocks * 512
     os.close(file)
     assert host.closed
-    assert (np.frombuffer(lease, np.uint8, 400) == rows).all()
-    # The board (about half a MiB) stays; slots and cache do not.
-    assert left <= host.board._range[1] + 2 * 65536
+    assert (np.frombuffer(lease, np.uint8, 409_600) == rows).all()
+    # The board stays, and the one slot; all other slots and the cache do not.
+    assert left <= host.board._range[1] + kept.slot.nbytes + 2 * 65536
 
 
 def test_room_that_runs_out_costs_no_batch(build, monkeypatch):
@@ -339,9 +389,10 @@ def test_a_sampler_that_raises_costs_no_batch(build):
 
 
 def test_a_forked_child_can_neither_use_nor_disturb_it(build):
-    host = build(size=200)
-    host.coordinator.feed(Draws(200))
+    host = build(size=80, ahead=8, workers=1, decode=hr.synthetic.decode(cost=0.005))
+    host.coordinator.feed(Draws(80))
     found = deliver(host, 2)
+    assert host.coordinator.open_orders, "there is something that could be taken back"
     child = os.fork()
     if child == 0:
         status = 1
@@ -355,7 +406,7 @@ def test_a_forked_child_can_neither_use_nor_disturb_it(build):
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert found + deliver(host) == expected(size=200)
+    assert found + deliver(host) == expected(size=80)
     assert host.totals.restarts == 0
 
 

@@ -15,6 +15,7 @@ import mmap
 import os
 import re
 import tempfile
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction
@@ -28,6 +29,8 @@ from headrace.core.memory import available_memory
 from headrace.core.sizes import show_size
 
 PAGE = mmap.ALLOCATIONGRANULARITY
+_LOOK = 0.5
+"""Seconds for which a look at the available memory holds."""
 _NAME = re.compile(r"headrace-(\d+)-(\d+)-(\d+)-\w+\Z")
 
 
@@ -46,6 +49,7 @@ class Arena:
         self._free: list[tuple[int, int]] = []
         self.size = 0
         self.in_use = 0
+        self._looked, self._available = 0.0, 0
         self.extend: Callable[[int], int] = self._grow
 
     # -- the owner's side ---------------------------------------------------------------------------------
@@ -100,10 +104,14 @@ class Arena:
     def _require(self, size: int) -> None:
         if self.directory is not None:
             return
-        available = available_memory()
-        if size > available:
+        # Looking costs a millisecond, and small batches are many.
+        if time.monotonic() - self._looked > _LOOK:
+            self._available, self._looked = available_memory(), time.monotonic()
+        self._available -= size
+        if self._available < 0:
+            self._looked, left = 0.0, self._available + size
             raise OutOfSharedMemory(
-                f"{show_size(size)} of shared memory are needed and {show_size(available)} are available. "
+                f"{show_size(size)} of shared memory are needed and {show_size(left)} are available. "
                 "Use a smaller batch_size, prefetch_factor or cache, or give the machine or container more."
             )
 
@@ -157,6 +165,7 @@ class Arena:
         self._maps, self._free = {}, []
         self.size = self.in_use = 0
         self.extend = self._grow
+        self._looked, self._available = 0.0, 0
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

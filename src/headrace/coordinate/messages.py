@@ -49,7 +49,7 @@ class Spent(msgspec.Struct, array_like=True):
     decode: float = 0.0
     augment: float = 0.0
     wait_order: float = 0.0
-    """Fetching waited for an order: the loader had enough prepared."""
+    """Preparing had no order: the loader had enough prepared."""
     wait_fetch: float = 0.0
     """Preparing waited for fetched bytes: storage is the short stage."""
     wait_room: float = 0.0

@@ -7,7 +7,6 @@ say (``Threads``); whether user code can use more than one is measured here and 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 from headrace.coordinate.messages import Command, Failed, Threads
@@ -86,17 +85,14 @@ class RowPipeline:
         room = 0.0
         try:
             while True:
-                begun = time.perf_counter()
                 claim = self._link.claim()
                 if claim is None:
                     break
-                waited = time.perf_counter() - begun
                 order = self._stages.load(claim)
                 if order.alone:
                     self._finish_all()
                     self._link.board.mark_alone(claim)
                 fetched = self._stages.fetch(order, claim)
-                fetched.spent.wait_order = waited
                 fetched.spent.wait_room = (
                     room  # of the order before: this one's is not known before it is gone
                 )
@@ -127,6 +123,7 @@ class RowPipeline:
                 return
             # Waiting longer than the fetch took was waiting for an order, which is no fault of storage.
             fetched.spent.wait_fetch = min(waited, fetched.spent.fetch)
+            fetched.spent.wait_order = waited - fetched.spent.wait_fetch
             done = self._stages.prepare(fetched, program, measured)
             if measured is not None and measured.seconds > _MEASURE:
                 done.spent.gil_held = measured.held

@@ -63,6 +63,8 @@ class Host(Protocol):
     arena: Arena
     totals: Totals
     layout: bytes
+    ahead: int
+    spare: int
     bytes_for: Callable[[int], int] | None
 
     def next_batch(self, timeout: float | None) -> Batch | None:
@@ -95,6 +97,9 @@ class _Base:
         self.coordinator, self.slots = coordinator, slots
         self.ahead = ahead
         """Batches in the making or waiting to be taken."""
+        self.spare = 2
+        """Slots beside those: the batch that the loop holds, and the one that it is being given. With 1 the two
+        share, so while the loop works one batch fewer is ahead."""
         self.totals = Totals()
         self.layout = b""
         """Put into every order where the layout was found out late."""
@@ -128,7 +133,7 @@ class _Base:
 
     def _credit(self) -> Iterator[tuple[HostSlot, list[Order]]]:
         """Slots with the orders drawn into them, as far as batches are wanted ahead."""
-        while self.coordinator.outstanding < self.ahead and self._has_room():
+        while self.coordinator.outstanding < self.ahead and self._slot_is_due() and self._has_room():
             slot = self.slots.acquire()
             try:
                 orders = self.coordinator.credit(slot)
@@ -147,6 +152,15 @@ class _Base:
             for order in orders:
                 order.slot_offset, order.slot_bytes, order.layout = slot.offset, slot.nbytes, self.layout
             yield slot, orders
+
+    def _slot_is_due(self) -> bool:
+        """Whether another batch may have a slot: there is a free one, or there are not yet as many as should be.
+
+        A loop holds one batch while it works. One that keeps more has those beside what is prepared ahead.
+        """
+        self.slots.collect()
+        most = self.ahead + self.spare + max(0, self.slots.leased - 1)
+        return not self.coordinator.outstanding or self.slots.free > 0 or self.slots.count < most
 
     def close(self) -> None:
         """See ``Host``."""

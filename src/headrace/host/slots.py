@@ -52,6 +52,11 @@ class SlotPool:
         return slot
 
     @property
+    def free(self) -> int:
+        """Slots that are there to be used again."""
+        return len(self._free)
+
+    @property
     def count(self) -> int:
         """Slots that there are."""
         return len(self._all)

@@ -58,7 +58,7 @@ class SlotMemory:
         """Write pieces at their places; a slot that is too small is replaced by a larger one."""
         if end > self.nbytes:
             assert self._board is not None
-            size = aligned(int(end * _GROWTH), PAGE)
+            size = aligned(int(end * (_GROWTH if self.nbytes else 1)), PAGE)
             offset = self._board.extend(size, self._claim)
             self._arena.reserve(offset, size)
             buffer = memoryview(self._arena.map(offset, size))

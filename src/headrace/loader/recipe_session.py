@@ -6,6 +6,7 @@ import contextlib
 import functools
 import pickle
 import random
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,10 +30,12 @@ from headrace.loader.codec import SlotMemory, encode
 from headrace.loader.objects import begin_worker
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
 from headrace.loader.wrap import RowWrapper, close_gaps, fill_gaps
-from headrace.planning import Staff, staff
+from headrace.planning import Staff, deepen, staff
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.recipe import Recipe
 
+_WINDOW = 8
+"""Batches over which waits are looked at."""
 _PROBES = 16
 """Samples tried, at most, to find out how samples look."""
 
@@ -92,6 +95,7 @@ class RecipeSession(Hosted):
             recipe, self._layout, parts.cache, caches_decoded, self._staff.threads, collator, on_start
         )
         rows = None if collator is not None else rows_per_order(size, hands)
+        self._tunes = ahead is None and rows is not None
         if ahead is None:
             ahead = 2 * num_workers if rows is None else max(2, -(-2 * hands * rows // size) + 1)
         run = None
@@ -115,6 +119,11 @@ class RecipeSession(Hosted):
             run=run,
         )
         self._size = size
+        self._hands, self._most_ahead = hands, max(4, 2 * num_workers)
+        self._taken = 0
+        self._mark = (0.0, 0.0, 0.0)
+        if self._tunes:
+            self.host.spare = 1
         self._unknown: int | None = None
         """The seed to try a first sample with, where only that shows how samples look."""
         if self._layout is not None:
@@ -171,7 +180,29 @@ class RecipeSession(Hosted):
             self._adapt()
         if batch is None:
             return None
+        if self._tunes:
+            self._tune()
         return batch.drawn, self._pinned(self._value(batch))
+
+    def _tune(self) -> None:
+        """Every few batches: keep more of them ahead if the loop waits although there are idle hands."""
+        self._taken += 1
+        if self._taken % _WINDOW:
+            return
+        totals = self.host.totals
+        now = (time.perf_counter(), totals.waited, totals.spent.wait_order)
+        if self._taken > _WINDOW:  # the first batches say more about starting up
+            elapsed, waited, idle = (after - before for after, before in zip(now, self._mark, strict=True))
+            self.host.ahead = deepen(
+                self.host.ahead,
+                self._most_ahead,
+                elapsed=elapsed,
+                waited=waited,
+                idle=idle,
+                hands=self._hands,
+            )
+            self.host.slots.keep = self.host.ahead + 1
+        self._mark = now
 
     def _adapt(self) -> None:
         """Once it is known whether user code holds the interpreter lock: more threads, or more processes."""

@@ -1,0 +1,19 @@
+"""How many batches are kept ahead of the training loop."""
+
+from __future__ import annotations
+
+_WAITED = 0.05
+"""A loop that waits for less than this share of its time is well fed."""
+_IDLE = 0.1
+"""Hands that have nothing to do for less than this share of theirs are busy: more batches ahead would not help."""
+
+
+def deepen(ahead: int, most: int, *, elapsed: float, waited: float, idle: float, hands: int) -> int:
+    """Batches to keep ahead from now on, given how the last ``elapsed`` seconds went.
+
+    ``waited``: seconds for which the loop waited for a batch. ``idle``: seconds for which the ``hands`` that
+    prepare had no order, summed over them. Where both happen, there are hands enough, only not when they are
+    needed: one more batch ahead evens that out. Where one of them does not, it would only cost memory.
+    """
+    uneven = elapsed > 0 and waited > _WAITED * elapsed and idle > _IDLE * elapsed * hands
+    return min(max(ahead, most), ahead + 1) if uneven else ahead

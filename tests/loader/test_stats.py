@@ -1,5 +1,7 @@
 """stats(): numbers that agree with each other and with what happened."""
 
+import time
+
 import msgspec
 import pytest
 
@@ -110,3 +112,17 @@ def test_torch_datasets_have_stats_too():
     inline = hr.DataLoader(Squares(20), batch_size=4)
     list(inline)
     assert (inline.stats().batches, inline.stats().workers) == (5, 0)
+
+
+def test_depth_grows_where_an_uneven_loop_waits_beside_idle_workers():
+    """Bursts: a long pause, then batches as fast as they come. More of them ahead fill the pause."""
+    uneven = hr.Recipe(
+        hr.synthetic.source(1600, bytes_per_sample=64), hr.synthetic.decode(cost=0.001, shape=(4,))
+    )
+    with hr.DataLoader(uneven, batch_size=16, num_workers=2) as loader:
+        before = None
+        for number, _ in enumerate(loader):
+            before = loader.stats().slots if number == 4 else before
+            if number % 4 == 0:
+                time.sleep(0.1)
+        assert loader.stats().slots > before

@@ -61,5 +61,7 @@ def write_json(path: Path, result: dict[str, Any], targets: Sequence[Target]) ->
     """Write a benchmark's result, targets first."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    partial.write_text(json.dumps({"targets": [asdict(item) for item in targets], **result}, indent=1) + "\n")
+    text = json.dumps({"targets": [asdict(item) for item in targets], **result}, indent=1)
+    # Results are committed: where the repository lies on the machine that measured is nobody's business.
+    partial.write_text(text.replace(f"{Path.cwd()}/", "") + "\n")
     partial.rename(path)

@@ -20,7 +20,8 @@ from headrace.core.errors import LoaderClosed, OutOfSharedMemory, WorkerDied
 from headrace.core.forms import CACHEABLE, Form
 from headrace.engine.board import Board
 from headrace.engine.task import RecipeTask
-from headrace.host.embedded import InlineHost, ProcessHost
+from headrace.host.embedded import ProcessHost
+from headrace.host.inline import InlineHost
 from headrace.host.slots import SlotPool
 from headrace.recipes.compile import compile_recipe
 from headrace.sampling import Geometry, UniformEpoch

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from collections.abc import Callable
+from typing import Any
 
 from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import ATTEMPTS, Batch, Coordinator
-from headrace.coordinate.messages import Failed, Order, OrderDone, Run, Spent, Threads
-from headrace.core.errors import LoaderClosed, OutOfSharedMemory, WorkerDied
-from headrace.core.forms import CACHEABLE, Form
+from headrace.coordinate.messages import Failed, Order, OrderDone, Run, Threads
+from headrace.core.errors import OutOfSharedMemory, WorkerDied
 from headrace.engine.board import CAPACITY, Board
 from headrace.engine.worker import Task, rebuild
+from headrace.host.base import BaseHost
 from headrace.host.slots import HostSlot, SlotPool
 from headrace.host.workers import Worker, Workers
 
@@ -28,171 +28,7 @@ _CHECK = 1.0
 """Seconds after which a wait looks around even if nothing happened."""
 
 
-class Totals:
-    """Sums over all finished orders."""
-
-    def __init__(self) -> None:
-        self.spent = Spent()
-        self.orders = 0
-        self.restarts = 0
-        self.waited = 0.0
-        """Seconds for which the job waited for a batch."""
-        self.gil_held = -1.0
-
-    def add(self, spent: Spent) -> None:
-        """Count one order."""
-        self.orders += 1
-        total = self.spent
-        total.fetch += spent.fetch
-        total.decode += spent.decode
-        total.augment += spent.augment
-        total.wait_order += spent.wait_order
-        total.wait_fetch += spent.wait_fetch
-        total.wait_room += spent.wait_room
-        total.fetched += spent.fetched
-        total.fetched_bytes += spent.fetched_bytes
-        if spent.gil_held >= 0:
-            self.gil_held = spent.gil_held
-
-
-class Host(Protocol):
-    """What a loader needs of a host."""
-
-    coordinator: Coordinator
-    slots: SlotPool
-    arena: Arena
-    totals: Totals
-    layout: bytes
-    ahead: int
-    spare: int
-    bytes_for: Callable[[int], int] | None
-
-    def next_batch(self, timeout: float | None) -> Batch | None:
-        """The next batch in order; None when all that was fed is delivered. Raises TimeoutError."""
-        ...
-
-    def probe(self, order: Order, timeout: float | None) -> OrderDone:
-        """Run one order of one sample outside of any batch (its id is negative). Raises TimeoutError."""
-        ...
-
-    def abandon(self) -> None:
-        """Forget what was fed and not delivered."""
-        ...
-
-    def close(self) -> None:
-        """Stop workers and free memory."""
-        ...
-
-    @property
-    def closed(self) -> bool:
-        """Whether it is over with this host."""
-        ...
-
-
-class _Base:
-    def __init__(
-        self, arena: Arena, board: Board, coordinator: Coordinator, slots: SlotPool, ahead: int
-    ) -> None:
-        self.arena, self.board = arena, board
-        self.coordinator, self.slots = coordinator, slots
-        self.ahead = ahead
-        """Batches in the making or waiting to be taken."""
-        self.spare = 2
-        """Slots beside those: the batch that the loop holds, and the one that it is being given. With 1 the two
-        share, so while the loop works one batch fewer is ahead."""
-        self.totals = Totals()
-        self.layout = b""
-        """Put into every order where the layout was found out late."""
-        self.bytes_for: Callable[[int], int] | None = None
-        """Bytes of a slot for so many rows, where batches differ in size."""
-        self.cache: tuple[int, int] | None = None
-        """The arena's range for extents, if there is one."""
-        self._spare: dict[Form, list[tuple[int, int]]] = {form: [] for form in CACHEABLE}
-        self._owner = os.getpid()
-        self._closed = False
-
-    @property
-    def closed(self) -> bool:
-        """See ``Host``."""
-        return self._closed
-
-    def _check_usable(self) -> None:
-        if self._closed:
-            raise LoaderClosed("the loader was closed; make a new one, or a new iterator")
-        if os.getpid() != self._owner:
-            raise LoaderClosed(
-                "this iterator belongs to the process that forked this one; make a new one here"
-            )
-
-    def _close_memory(self) -> None:
-        self.slots.close()
-        if self.cache is not None:
-            self.arena.free(*self.cache)
-        self.board.close()
-        self.arena.close()
-
-    def _credit(self) -> Iterator[tuple[HostSlot, list[Order]]]:
-        """Slots with the orders drawn into them, as far as batches are wanted ahead."""
-        while self.coordinator.outstanding < self.ahead and self._slot_is_due() and self._has_room():
-            slot = self.slots.acquire()
-            try:
-                orders = self.coordinator.credit(slot)
-            except BaseException:  # of a sampler
-                self.slots.put_back(slot)
-                raise
-            if orders is None:
-                self.slots.put_back(slot)
-                break
-            if self.bytes_for is not None:
-                try:
-                    self.slots.fit(slot, self.bytes_for(orders[0].rows))
-                except OutOfSharedMemory:
-                    self.close()  # the batch is drawn, and would be waited for in vain
-                    raise
-            for order in orders:
-                order.slot_offset, order.slot_bytes, order.layout = slot.offset, slot.nbytes, self.layout
-            yield slot, orders
-
-    def _slot_is_due(self) -> bool:
-        """Whether another batch may have a slot: there is a free one, or there are not yet as many as should be.
-
-        A loop holds one batch while it works. One that keeps more has those beside what is prepared ahead.
-        """
-        self.slots.collect()
-        most = self.ahead + self.spare + max(0, self.slots.leased - 1)
-        return not self.coordinator.outstanding or self.slots.free > 0 or self.slots.count < most
-
-    def close(self) -> None:
-        """See ``Host``."""
-        raise NotImplementedError
-
-    def _has_room(self) -> bool:
-        """Whether more orders can be posted."""
-        return True
-
-    def _finish(self, event: OrderDone) -> None:
-        self.totals.add(event.spent)
-        batch = self.coordinator.done(event)
-        if batch is not None and event.slot_offset >= 0:
-            assert isinstance(batch.slot, HostSlot)
-            self.slots.replace(batch.slot, event.slot_offset, event.slot_bytes)
-        self._note_full()
-        self._free_abandoned()
-
-    def _note_full(self) -> None:
-        directory = self.coordinator.directory
-        for form, budget in directory.budgets.items():
-            # Nearly full is full: trying each further sample would cost more than its place is worth.
-            if budget and self.board.cache_used(form) >= 0.999 * budget:
-                directory.full(form)
-
-    def _free_abandoned(self) -> None:
-        for slot in self.coordinator.freed():
-            assert isinstance(slot, HostSlot)
-            self.slots.put_back(slot)
-
-
-class ProcessHost(_Base):
+class ProcessHost(BaseHost):
     """A host whose workers are processes."""
 
     def __init__(
@@ -433,44 +269,3 @@ class ProcessHost(_Base):
         self._closed = True
         self._workers.stop(patience=3.0)
         self._close_memory()
-
-
-class InlineHost(_Base):
-    """A host without workers: orders run in the calling thread, when a batch is asked for."""
-
-    def __init__(
-        self,
-        arena: Arena,
-        board: Board,
-        coordinator: Coordinator,
-        slots: SlotPool,
-        run: Callable[[Order], OrderDone],
-    ) -> None:
-        super().__init__(arena, board, coordinator, slots, ahead=1)
-        self._run = run
-
-    def probe(self, order: Order, timeout: float | None) -> OrderDone:
-        """See ``Host``."""
-        return self._run(order)
-
-    def next_batch(self, timeout: float | None) -> Batch | None:
-        """See ``Host``."""
-        self._check_usable()
-        begun = time.perf_counter()
-        for _, orders in self._credit():
-            for order in orders:
-                self._finish(self._run(order))
-        self.totals.waited += time.perf_counter() - begun
-        return self.coordinator.take()
-
-    def abandon(self) -> None:
-        """See ``Host``."""
-        if not self._closed and os.getpid() == self._owner:
-            self.coordinator.abandon()
-            self._free_abandoned()
-
-    def close(self) -> None:
-        """See ``Host``."""
-        if not self._closed and os.getpid() == self._owner:
-            self._closed = True
-            self._close_memory()

@@ -19,7 +19,9 @@ from headrace.core.errors import BadSample, SampleError, TooManyBadSamples
 from headrace.core.forms import CACHEABLE, Form
 from headrace.engine.board import Board
 from headrace.engine.worker import rebuild
-from headrace.host.embedded import Host, InlineHost, ProcessHost
+from headrace.host.base import Host
+from headrace.host.embedded import ProcessHost
+from headrace.host.inline import InlineHost
 from headrace.host.slots import HostSlot, SlotPool
 from headrace.loader.codec import decode
 from headrace.loader.pinning import Pinner, pin_value

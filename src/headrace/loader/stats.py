@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.core.forms import CACHEABLE
 from headrace.core.sizes import show_size
-from headrace.host.embedded import Host
+from headrace.host.base import Host
 
 
 class FormStats(msgspec.Struct, frozen=True):

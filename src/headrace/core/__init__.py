@@ -1,1 +1,1 @@
-"""What every layer shares: forms, errors, sizes, randomness, trees of arrays. Nothing here does I/O."""
+"""What every layer shares: forms, errors, sizes, randomness, trees of arrays. ``memory`` alone does I/O."""

@@ -45,6 +45,8 @@ def run_process(command: Sequence[str], cwd: Path, environment: dict[str, str], 
             out, err = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             process.kill()
+            # Its children hold its pipes open: they end first, or reading on would never end.
+            seen.end(patience_s=0.0)
             process.communicate()
             raise RunFailed(f"took longer than {limit_s:.0f} s") from None
         finally:

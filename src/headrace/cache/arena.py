@@ -141,7 +141,7 @@ class Arena:
         if mapped is None:
             if offset < 0 or nbytes <= 0 or offset % PAGE or offset + nbytes > os.fstat(self.fd).st_size:
                 raise ValueError(f"range {offset}+{nbytes} is outside of the arena")
-            mapped = _map(self.fd, offset, nbytes)
+            mapped = map_file(self.fd, offset, nbytes)
             self._maps[offset, nbytes] = mapped
         return mapped
 
@@ -175,7 +175,7 @@ _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
-def _map(fd: int, offset: int, nbytes: int) -> memoryview:
+def map_file(fd: int, offset: int, nbytes: int) -> memoryview:
     """Map a range of a file; it is unmapped when nothing refers to the memory any more.
 
     Python's own ``mmap`` duplicates the descriptor for each mapping (before 3.13, always), and a user who

@@ -6,6 +6,8 @@ orders to post. It knows neither sockets nor processes nor time.
 
 from __future__ import annotations
 
+import enum
+import itertools
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -13,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.coordinate.directory import Directory
+from headrace.coordinate.directory import Catalogue
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import WorkerDied
 
@@ -32,13 +34,22 @@ class Drawn(Protocol):
     def indices(self) -> NDArray[np.int64]: ...
 
 
+class Later(enum.Enum):
+    """What stands for a draw that was asked for and has not come yet."""
+
+    LATER = "later"
+
+
+LATER = Later.LATER
+
+
 class Draws(Protocol):
     """The batches of one epoch."""
 
     seed: int
 
-    def draw(self) -> Drawn | None:
-        """The next batch, or None at the end."""
+    def draw(self) -> Any:
+        """The next batch (``Drawn``), None at the end, or LATER if it is on its way."""
         ...
 
 
@@ -68,14 +79,13 @@ class Batch:
 class _Open:
     order: Order
     batch: Batch
-    keep: NDArray[np.uint8]
     attempts: int = 0
 
 
 class Coordinator:
     """One job's batches, from the sampler's draws to their delivery."""
 
-    def __init__(self, directory: Directory, *, rows_per_order: int | None, in_order: bool = True) -> None:
+    def __init__(self, directory: Catalogue, *, rows_per_order: int | None, in_order: bool = True) -> None:
         """``rows_per_order=None``: a batch is one order, collated by its worker, and cannot be divided."""
         self.directory = directory
         self.rows_per_order = rows_per_order
@@ -88,6 +98,12 @@ class Coordinator:
         self._deliver = 0
         self._floor = 0
         """Batches before this one were abandoned."""
+        self._held: dict[int, list[Order]] = {}
+        """By batch: orders whose rows wait for what others are preparing."""
+        self.drawn_rows = 0
+        """Of the last draw."""
+        self.later = False
+        """Whether the next batch is on its way from whoever draws."""
 
     # -- draws --------------------------------------------------------------------------------------------
 
@@ -96,9 +112,13 @@ class Coordinator:
         self._epochs.append(draws)
 
     def credit(self, slot: Slot) -> list[Order] | None:
-        """A free slot: draw the next batch into it. None when there is nothing left to draw."""
+        """A free slot: draw the next batch into it. None when there is nothing to draw (``later``: yet)."""
+        self.later = False
         while self._epochs:
             drawn = self._epochs[0].draw()
+            if drawn is LATER:
+                self.later = True
+                return None
             if drawn is not None:
                 return self._orders_of(drawn, slot, self._epochs[0].seed)
             self._epochs.popleft()
@@ -108,12 +128,32 @@ class Coordinator:
         batch = Batch(self._next_batch, drawn, slot)
         self._next_batch += 1
         self._batches[batch.sequence] = batch
-        rows = len(drawn.indices)
+        rows = self.drawn_rows = len(drawn.indices)
         step = self.rows_per_order or max(rows, 1)
-        return [
-            self._order(batch, seed, start, drawn.indices[start : start + step])
-            for start in range(0, max(rows, 1), step)
+        waits = min(getattr(drawn, "waits", rows), rows)
+        if waits == rows:
+            return [
+                self._order(batch, seed, start, drawn.indices[start : start + step])
+                for start in range(0, max(rows, 1), step)
+            ]
+        # Rows that wait are in orders of their own: no other waits for them, so nobody waits in a circle.
+        starts = [*range(0, waits, step), *range(waits, rows, step), rows]
+        orders = [
+            self._order(batch, seed, start, drawn.indices[start:stop], dress=start < waits)
+            for start, stop in itertools.pairwise(starts)
         ]
+        self._held[batch.sequence] = [order for order in orders if order.start >= waits]
+        return [order for order in orders if order.start < waits]
+
+    def release(self, drawn: Any) -> list[Order]:
+        """The rows of a draw that waited need not wait any longer: the orders to post."""
+        for sequence, held in self._held.items():
+            if self._batches[sequence].drawn is drawn:
+                del self._held[sequence]
+                for order in held:
+                    self.directory.dress(order, drawn)
+                return held
+        return []
 
     def _order(
         self,
@@ -124,7 +164,9 @@ class Coordinator:
         *,
         attempts: int = 0,
         again: bool = False,
+        dress: bool = True,
     ) -> Order:
+        seed, epoch = getattr(batch.drawn, "randomness", None) or (seed, batch.drawn.epoch)
         order = Order(
             id=self._next_order,
             slot_offset=batch.slot.offset,
@@ -132,20 +174,17 @@ class Coordinator:
             rows=len(batch.drawn.indices),
             start=start,
             seed=seed,
-            epoch=batch.drawn.epoch,
+            epoch=epoch,
             step=batch.drawn.step,
             indices=indices.tobytes(),
             keys=getattr(batch.drawn, "keys", b""),
             alone=again,
         )
-        keep = np.zeros(0, np.uint8)
-        if self.directory.caches:
-            forms, offsets, lengths, keep = self.directory.enter(indices, again=again)
-            order.forms, order.offsets = forms.tobytes(), offsets.tobytes()
-            order.lengths, order.keep = lengths.tobytes(), keep.tobytes()
+        if dress:
+            self.directory.dress(order, batch.drawn, again=again)
         self._next_order += 1
         batch.open += 1
-        self._orders[order.id] = _Open(order, batch, keep, attempts)
+        self._orders[order.id] = _Open(order, batch, attempts)
         return order
 
     # -- what happened ------------------------------------------------------------------------------------
@@ -156,16 +195,19 @@ class Coordinator:
         if opened is None:
             return None
         batch, order = opened.batch, opened.order
-        if self.directory.caches:
-            indices = order.index_array()
-            if event.published:
-                self.directory.publish(indices, np.frombuffer(event.published, np.int64).reshape(-1, 4))
-            self.directory.settle(indices, opened.keep)
+        self.directory.done(order, event)
         batch.faults += [(order.start + row, reason, trace) for row, reason, trace in event.faults]
         batch.open -= 1
         if self.rows_per_order is None:
             batch.done = event
         return batch if batch.open == 0 else None
+
+    def cancelled(self, order_id: int) -> None:
+        """An order was taken back before any worker had it."""
+        opened = self._orders.pop(order_id, None)
+        if opened is not None:
+            self.directory.lost(opened.order)
+            opened.batch.open -= 1
 
     def slot_of(self, order_id: int) -> Slot:
         """The slot that an open order writes to."""
@@ -185,8 +227,7 @@ class Coordinator:
         alone = alone or self.rows_per_order is None
         batch, order, attempts = opened.batch, opened.order, opened.attempts + alone
         indices = order.index_array()
-        if self.directory.caches:
-            self.directory.settle(indices, opened.keep)
+        self.directory.lost(order)
         if self.rows_per_order is None and attempts > ATTEMPTS and batch.sequence >= self._floor:
             # The batch stays open: it was not made, so it must never pass for a whole one.
             raise WorkerDied(
@@ -240,6 +281,11 @@ class Coordinator:
         Workers may still be writing for those, so slots come back through ``freed`` as they end.
         """
         self._epochs.clear()
+        self.later = False
+        for held in self._held.values():
+            for order in held:
+                self.cancelled(order.id)
+        self._held.clear()
         self._floor = self._deliver = self._next_batch
         return list(self._orders)
 

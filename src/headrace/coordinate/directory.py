@@ -3,14 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.forms import CACHEABLE, Form
 
 Published = NDArray[np.int64]
 """Rows of (row, form, offset, bytes)."""
+
+
+class Catalogue(Protocol):
+    """What a coordinator asks about cached samples, whoever keeps them."""
+
+    budgets: dict[Form, int]
+    bytes: dict[Form, int]
+    samples: dict[Form, int]
+    hits: dict[Form, int]
+
+    def dress(self, order: Order, drawn: Any, *, again: bool = False) -> None:
+        """Say how each row of an order enters and what is kept of it. ``again``: another order with these rows
+        was lost."""
+        ...
+
+    def done(self, order: Order, event: OrderDone) -> None:
+        """An order is finished."""
+        ...
+
+    def lost(self, order: Order) -> None:
+        """An order will not be finished."""
+        ...
+
+    def full(self, form: Form) -> None:
+        """A form's budget is used up."""
+        ...
 
 
 class Directory:
@@ -32,6 +60,26 @@ class Directory:
     def caches(self) -> bool:
         """Whether anything can be cached at all."""
         return bool(self._offsets)
+
+    def dress(self, order: Order, drawn: Any, *, again: bool = False) -> None:
+        """See ``Catalogue``."""
+        if self.caches:
+            forms, offsets, lengths, keep = self.enter(order.index_array(), again=again)
+            order.forms, order.offsets = forms.tobytes(), offsets.tobytes()
+            order.lengths, order.keep = lengths.tobytes(), keep.tobytes()
+
+    def done(self, order: Order, event: OrderDone) -> None:
+        """See ``Catalogue``."""
+        if self.caches:
+            if event.published:
+                published = np.frombuffer(event.published, np.int64).reshape(-1, 4)
+                self.publish(order.index_array(), published)
+            self.lost(order)
+
+    def lost(self, order: Order) -> None:
+        """See ``Catalogue``."""
+        if self.caches:
+            self.settle(order.index_array(), np.frombuffer(order.keep, np.uint8))
 
     def enter(
         self, indices: NDArray[np.int64], *, again: bool = False

@@ -36,10 +36,24 @@ class Order(msgspec.Struct, array_like=True):
     """Pickled sample keys, where a sampler's keys are not integers (own workers only)."""
     alone: bool = False
     """Run with nothing beside it in the same worker: it may be what killed one."""
+    grants: bytes = b""
+    """Blocks of the shared cache that this order may fill, int64 rows of (form, offset, capacity)."""
+    instance: int = 0
+    """What cache offsets and grants refer to: 0 the job's own arena, else the number of a service."""
+    ticket: int = -1
+    """The service's number of the draw."""
+    first: int = 0
+    """The row of that draw at which this order's rows start."""
+    fill: bool = False
+    """Prepare into the cache only; there is no slot."""
 
     def index_array(self) -> NDArray[np.int64]:
         """The samples, row by row."""
         return np.frombuffer(self.indices, np.int64)
+
+
+FILLED = -2
+"""Stands for the order of a report about something that was prepared into the shared cache."""
 
 
 class Spent(msgspec.Struct, array_like=True):
@@ -59,6 +73,8 @@ class Spent(msgspec.Struct, array_like=True):
     fetched_bytes: int = 0
     gil_held: float = -1.0
     """Share of the time in which user code held the interpreter lock; negative: not measured."""
+    decoded: int = 0
+    """Rows that were decoded from encoded bytes."""
 
 
 class OrderDone(msgspec.Struct, tag="done", array_like=True):

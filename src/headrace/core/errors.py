@@ -38,6 +38,18 @@ class LoaderClosed(HeadraceError, RuntimeError):
     """The loader was closed while, or before, it was iterated."""
 
 
+class ProtocolError(HeadraceError, RuntimeError):
+    """A message that does not follow the protocol."""
+
+
+class HostUnavailable(HeadraceError, RuntimeError):
+    """The shared host cannot be found, started or talked to."""
+
+
+class HostGone(HostUnavailable):
+    """The shared host ended the connection. There may be another, or one may be started."""
+
+
 class BadSample(msgspec.Struct, frozen=True):
     """One sample that could not be prepared: which one, where it lies, and why."""
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -54,7 +55,7 @@ class Board:
         self._arena = arena
         self._range = arena.allocate((_HEADER + CAPACITY * _WIDTH) * 8)
         self._lock_fd = os.memfd_create("headrace-lock") if hasattr(os, "memfd_create") else _lock_file()
-        self._work_fd = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_CLOEXEC)
+        self._work_fd = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._attach()
         self._header[_END] = arena.size
         arena.extend = self.extend
@@ -153,9 +154,17 @@ class Board:
 
     # -- a worker's side ----------------------------------------------------------------------------------
 
-    def wait(self) -> None:
-        """Block until something may be there to claim."""
-        os.eventfd_read(self._work_fd)
+    def wait(self, timeout: float | None = None) -> bool:
+        """Block until something may be there to claim; False if nothing was for ``timeout`` seconds."""
+        while True:
+            try:
+                os.eventfd_read(self._work_fd)
+                return True
+            except BlockingIOError:
+                poll = select.poll()
+                poll.register(self._work_fd, select.POLLIN)
+                if not poll.poll(None if timeout is None else timeout * 1000):
+                    return False
 
     def claim(self, worker: int) -> Claim | None:
         """Take the oldest posted order, or None if there is none."""

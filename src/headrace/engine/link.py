@@ -19,6 +19,8 @@ LARGEST = 64 * 1024
 """Bytes of one message; larger things go through the arena."""
 
 _PARENT_CHECK = 2000
+_IDLE = 0.03
+"""Seconds without an order after which a worker says that it has nothing to do."""
 
 
 class Link:
@@ -89,10 +91,12 @@ class Link:
                 ) from None
             os._exit(1)
 
-    def claim(self) -> Claim | None:
-        """The next order, waiting for one; None once stopped."""
+    def claim(self, idle: Callable[[], None] | None = None) -> Claim | None:
+        """The next order, waiting for one; None once stopped. ``idle`` is called while there is none."""
         while True:
-            self.board.wait()
+            while not self.board.wait(None if idle is None else _IDLE):
+                assert idle is not None
+                idle()
             if self.stopped:
                 self.board.wake(1)  # pass the wake-up on to the next thread or worker that has to stop
                 return None

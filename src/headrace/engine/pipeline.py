@@ -6,14 +6,17 @@ say (``Threads``); whether user code can use more than one is measured here and 
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
-from headrace.coordinate.messages import Command, Failed, Threads
+from headrace.coordinate.messages import FILLED, Command, Failed, Order, OrderDone, Threads
 from headrace.engine.gil import GilProbe
 from headrace.engine.link import Link
 from headrace.engine.queues import Closed, TimedQueue
 from headrace.engine.rows import Fetched, RowStages
+from headrace.engine.share import SharedStore
+from headrace.engine.store import Store
 from headrace.engine.worker import RemoteError
 from headrace.recipes.program import Program
 
@@ -31,8 +34,10 @@ class RowPipeline:
         compile_program: Callable[[], Program],
         threads: int,
         measure: bool,
+        store: Store | None = None,
     ) -> None:
-        """``measure``: there is user code; find out whether it holds the interpreter lock."""
+        """``measure``: there is user code; find out whether it holds the interpreter lock. ``store``: where
+        idle time is offered, if it is wanted there."""
         self._link = link
         self._stages = stages
         self._compile = compile_program
@@ -43,6 +48,11 @@ class RowPipeline:
         self._lock = threading.Lock()
         self._under_way = 0
         self._ended = threading.Condition()
+        self._layout = b""
+        """How rows lie, as the last order said: fills come from elsewhere and cannot know."""
+        self._shared = store if isinstance(store, SharedStore) else None
+        if self._shared is not None:
+            self._shared.on_fill = self._fill
 
     def on_command(self, command: Command) -> None:
         """More or fewer preparing threads; fewer take effect as orders end."""
@@ -85,10 +95,11 @@ class RowPipeline:
         room = 0.0
         try:
             while True:
-                claim = self._link.claim()
+                claim = self._link.claim(None if self._shared is None else self._idle)
                 if claim is None:
                     break
                 order = self._stages.load(claim)
+                self._layout = order.layout
                 if order.alone:
                     self._finish_all()
                     self._link.board.mark_alone(claim)
@@ -107,6 +118,20 @@ class RowPipeline:
             self._fail(error)
         finally:
             self._queue.close()
+
+    def _idle(self) -> None:
+        """There was no order for a while: others may have something to do."""
+        if self._shared is not None and self._under_way == 0:
+            self._shared.idle()
+
+    def _fill(self, order: Order) -> None:
+        """Prepare something into the shared cache."""
+        order.layout = self._layout
+        fetched = self._stages.fetch(order, None)
+        with self._ended:
+            self._under_way += 1
+        with contextlib.suppress(Closed):
+            self._queue.put(fetched)
 
     def _finish_all(self) -> None:
         """Wait until every order that was claimed here is finished."""
@@ -128,6 +153,8 @@ class RowPipeline:
             if measured is not None and measured.seconds > _MEASURE:
                 done.spent.gil_held = measured.held
                 measured = None
+            if fetched.order.fill:
+                done = OrderDone(FILLED, [], spent=done.spent)
             self._link.send(done)
             with self._ended:
                 self._under_way -= 1

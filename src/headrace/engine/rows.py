@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
+import contextlib
+import itertools
 import pickle
+import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,18 +16,23 @@ from numpy.typing import NDArray
 from headrace.cache import extents
 from headrace.cache.arena import Arena
 from headrace.coordinate.messages import Order, OrderDone, Spent, decode_order
-from headrace.core.errors import OutOfSharedMemory
 from headrace.core.forms import Form
-from headrace.core.layout import RowLayout, aligned
+from headrace.core.layout import ALIGN, RowLayout
+from headrace.engine import bodies
 from headrace.engine.board import Board, Claim
+from headrace.engine.bodies import Body
 from headrace.engine.gil import GilProbe
+from headrace.engine.publishing import Published, Publisher
+from headrace.engine.reader import Reader
+from headrace.engine.store import Store
 from headrace.recipes.program import Fault, Program, Work
 from headrace.sources.source import Source
 
-_WIDEST = 32
-"""Reads at once, at most, where storage is slow."""
 _TRACE = 8192
 """Characters of a traceback that travel."""
+_ENCODED, _DECODED, _AUGMENTED = (1 << form for form in (Form.ENCODED, Form.DECODED, Form.AUGMENTED))
+_REST, _COPY, _DECODE, _RUN = range(4)
+"""What is done with a row: nothing beyond fetching; copy its augmented form; decode it; run the program."""
 
 
 @dataclass
@@ -37,7 +42,11 @@ class Fetched:
     order: Order
     claim: Claim | None
     work: Work
-    published: list[tuple[int, int, int, int]]
+    ways: NDArray[np.uint8]
+    """What is to be done with each row."""
+    augmented: list[int]
+    """Rows whose augmented form the cache would admit."""
+    published: Published
     spent: Spent
 
 
@@ -68,21 +77,21 @@ class RowStages:
         source: Source,
         arena: Arena,
         board: Board,
-        cache: tuple[int, int] | None,
+        store: Store,
         layout: RowLayout | None,
         collator: Collator | None = None,
     ) -> None:
-        self._source = source
+        self._reader = Reader(source)
+        self._targets = source.targets is not None
         self._arena = arena
         self._board = board
-        self._cache = cache
-        self._layouts: dict[bytes, RowLayout] = {}
+        self.store = store
+        self._publisher = Publisher(store)
+        self._layouts: dict[bytes, tuple[RowLayout, Body]] = {}
         if layout is not None:
-            self._layouts[b""] = layout
+            self._layouts[b""] = layout, Body.of(layout, targets=self._targets)
         self._collator = collator
-        self._pool: ThreadPoolExecutor | None = None
-        self._read_time = 0.0
-        self._prepare_time = 1e-3
+        self._scratch = threading.local()
 
     # -- fetching -----------------------------------------------------------------------------------------
 
@@ -97,15 +106,16 @@ class RowStages:
         count = len(indices)
         forms = np.frombuffer(order.forms, np.uint8).copy() if order.forms else np.zeros(count, np.uint8)
         keep = np.frombuffer(order.keep, np.uint8) if order.keep else np.zeros(count, np.uint8)
+        ways, needed = self._ways(order, forms, keep)
         inputs: list[Any] = [None] * count
         faults: dict[int, Fault] = {}
-        missing = np.flatnonzero(forms == Form.NONE)
-        if len(missing) < count:
-            self._from_cache(order, forms, inputs, faults)
+        cached = np.flatnonzero((forms != Form.NONE) & needed)
+        if len(cached):
+            self._from_cache(order, cached.tolist(), forms, ways, inputs)
+        missing = np.flatnonzero((forms == Form.NONE) & needed)
         spent = Spent()
         if len(missing):
-            blobs = self._read(indices[missing])
-            for row, blob in zip(missing.tolist(), blobs, strict=True):
+            for row, blob in zip(missing.tolist(), self._reader.read(indices[missing]), strict=True):
                 if isinstance(blob, BaseException):
                     faults[row] = Fault.of(blob)
                 else:
@@ -119,174 +129,149 @@ class RowStages:
             epoch=order.epoch,
             forms=forms,
             inputs=inputs,
-            keep=(keep & (1 << Form.DECODED)) != 0,
-            reserve=lambda arrays: self._reserve(arrays, claim, taken),
+            keep=(keep & _DECODED) != 0,
+            reserve=lambda arrays: self._publisher.reserve(order, claim, arrays, taken),
             faults=faults,
         )
         taken: dict[int, tuple[int, int]] = {}
         work.taken = taken
-        published = self._publish_encoded(keep, inputs, claim)
+        fresh = [row for row in missing.tolist() if keep[row] & _ENCODED and inputs[row] is not None]
+        published = self._publisher.encoded(order, claim, fresh, inputs)
+        # One that came from the cache stands there; a second extent of it would be served as another.
+        augmented = np.flatnonzero(((keep & _AUGMENTED) != 0) & (ways == _RUN)).tolist()
         spent.fetch = time.perf_counter() - begun
-        return Fetched(order, claim, work, published, spent)
+        return Fetched(order, claim, work, ways, augmented, published, spent)
 
-    def _read(self, indices: NDArray[np.int64]) -> Sequence[bytes | BaseException]:
-        """Read many samples, as many at once as storage needs to keep up with preparing."""
-        count = len(indices)
-        begun = time.perf_counter()
-        width = min(_WIDEST, count, math.ceil(1.5 * self._read_time / max(self._prepare_time, 1e-6)))
-        if width <= 1:
-            blobs = self._read_part(indices)
-            width = 1
-        else:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(_WIDEST, thread_name_prefix="headrace-fetch")
-            parts = np.array_split(indices, width)
-            blobs = [blob for part in self._pool.map(self._read_part, parts) for blob in part]
-        each = (time.perf_counter() - begun) * width / count
-        self._read_time += 0.3 * (each - self._read_time)
-        return blobs
-
-    def _read_part(self, indices: NDArray[np.int64]) -> list[bytes | BaseException]:
-        """What the source gives. One that raises is asked again for each sample, to find the one at fault."""
-        try:
-            blobs = list(self._source.read_many(indices))
-            if len(blobs) != len(indices):
-                raise ValueError(f"the source was asked for {len(indices)} samples and gave {len(blobs)}")
-            return blobs
-        except Exception as error:
-            if len(indices) == 1:
-                return [error]
-        return [blob for at in range(len(indices)) for blob in self._read_part(indices[at : at + 1])]
+    def _ways(
+        self, order: Order, forms: NDArray[np.uint8], keep: NDArray[np.uint8]
+    ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
+        """What is to be done with each row, and which rows need an input for it."""
+        ready = forms == Form.AUGMENTED
+        if not order.fill:
+            if ready.any() and (self._collator is not None or not order.slot_bytes):
+                raise ValueError(f"order {order.id} has augmented rows, and its samples are collated")
+            return np.where(ready, _COPY, _RUN).astype(np.uint8), np.ones(len(forms), np.bool_)
+        ways = np.full(len(forms), _REST, np.uint8)
+        ways[((keep & _DECODED) != 0) & (forms < Form.DECODED)] = _DECODE
+        if self._collator is None and (order.layout or b"" in self._layouts):
+            ways[((keep & _AUGMENTED) != 0) & ~ready] = _RUN
+        return ways, (ways != _REST) | (((keep & _ENCODED) != 0) & (forms == Form.NONE))
 
     def _from_cache(
-        self, order: Order, forms: NDArray[np.uint8], inputs: list[Any], faults: dict[int, Fault]
+        self,
+        order: Order,
+        rows: list[int],
+        forms: NDArray[np.uint8],
+        ways: NDArray[np.uint8],
+        inputs: list[Any],
     ) -> None:
+        """Open the extents of rows. One that cannot be read is none: its row is fetched from the source."""
         offsets = np.frombuffer(order.offsets, np.int64).tolist()
         lengths = np.frombuffer(order.lengths, np.int64).tolist()
-        for row in np.flatnonzero(forms != Form.NONE).tolist():
+        for row in rows:
             try:
-                inputs[row] = self._load(Form(forms[row]), offsets[row], lengths[row])
-            except ValueError as error:
-                faults[row] = Fault.of(error)
+                inputs[row] = self._open(order, Form(forms[row]), offsets[row], lengths[row])
+            except ValueError:
+                forms[row] = Form.NONE
+                ways[row] = _RUN if ways[row] == _COPY else ways[row]
 
-    def _extent(self, offset: int, nbytes: int) -> memoryview:
-        assert self._cache is not None
-        start, size = self._cache
-        if nbytes < 0 or offset < start or offset + nbytes > start + size:
-            raise ValueError(f"extent {offset}+{nbytes} is outside of the cache")
-        return memoryview(self._arena.map(start, size))[offset - start : offset - start + nbytes]
-
-    def _load(self, form: Form, offset: int, nbytes: int) -> Any:
-        extent = self._extent(offset, nbytes)
+    def _open(self, order: Order, form: Form, offset: int, nbytes: int) -> Any:
+        extent = self.store.extent(order, offset, nbytes)
+        if form == Form.AUGMENTED:
+            expected = self._layout(order.layout)[1].nbytes
+            if nbytes != expected:
+                raise ValueError(f"an augmented sample of {nbytes} bytes, where rows have {expected}")
+            return extent
         return extent if form == Form.ENCODED else extents.load(extent)
 
     # -- preparing ----------------------------------------------------------------------------------------
 
     def prepare(self, fetched: Fetched, program: Program, probe: GilProbe | None = None) -> OrderDone:
-        """Run the program over the rows, into the slot."""
+        """Run the program over the rows, into the slot; what was published is open to all thereafter."""
         order, work, spent = fetched.order, fetched.work, fetched.spent
         begun = time.perf_counter()
         done = OrderDone(order.id, [])
-        if self._collator is not None:
+        published = fetched.published
+        if order.fill or (order.slot_bytes and self._collator is None):
+            with probe if probe is not None else contextlib.nullcontext():
+                out = self._rows(fetched, program)
+            if out is not None and fetched.augmented:
+                rows = [row for row in fetched.augmented if row not in work.faults]
+                body = self._layout(order.layout)[1]
+                published = published + self._publisher.augmented(order, fetched.claim, rows, body, out)
+        elif self._collator is not None:
             samples = program.samples(work)
             done = self._collator(self._arena, self._board, order, fetched.claim, samples, work.faults)
-        elif not order.slot_bytes:
+        else:
             program.samples(work)
             done.result = b"" if program.layout is None else pickle.dumps(program.layout)
-        else:
-            layout = self._layout(order.layout)
-            buffer = memoryview(self._arena.map(order.slot_offset, order.slot_bytes))
-            out = layout.views(buffer, order.rows, order.start, order.start + len(work.indices))
-            if probe is not None:
-                with probe:
-                    program.run(work, out)
-            else:
-                program.run(work, out)
         taken = time.perf_counter() - begun
-        published = fetched.published + self._publish_decoded(work, fetched.claim)
+        published = published + self._publisher.decoded(order, fetched.claim, work)
         spent.decode = work.seconds.get(Form.DECODED, 0.0)
         spent.augment = max(0.0, taken - spent.decode)
-        self._prepare_time += 0.3 * (taken / max(len(work.indices), 1) - self._prepare_time)
+        spent.decoded = work.decoded
+        self._reader.prepared(int(np.count_nonzero(fetched.ways >= _DECODE)), taken)
         done.faults = [(row, f.reason, f.traceback[-_TRACE:]) for row, f in sorted(work.faults.items())]
         done.published = np.array(published, np.int64).tobytes() if published else b""
         done.spent = spent
+        self.store.finished(order, done)
         return done
 
-    def _layout(self, encoded: bytes) -> RowLayout:
-        layout = self._layouts.get(encoded)
-        if layout is None:
-            layout = self._layouts[encoded] = pickle.loads(encoded)
-        return layout
-
-    # -- publishing ---------------------------------------------------------------------------------------
-
-    def _take(self, form: Form, sizes: list[int], claim: Claim | None) -> list[int | None]:
-        offsets = self._board.take_cache(form, [aligned(size) for size in sizes], claim)
-        for at, offset in enumerate(offsets):
-            if offset is not None and self._arena.directory is not None:
-                try:
-                    self._arena.reserve(offset, sizes[at])
-                except OutOfSharedMemory:
-                    offsets[at] = None
-        return offsets
-
-    def _publish_encoded(
-        self, keep: NDArray[np.uint8], inputs: list[Any], claim: Claim | None
-    ) -> list[tuple[int, int, int, int]]:
-        rows = [r for r in np.flatnonzero(keep & (1 << Form.ENCODED)).tolist() if inputs[r] is not None]
-        if not rows:
-            return []
-        sizes = [len(inputs[row]) for row in rows]
-        published = []
-        for row, size, offset in zip(rows, sizes, self._take(Form.ENCODED, sizes, claim), strict=True):
-            if offset is not None:
-                self._extent(offset, size)[:] = inputs[row]
-                published.append((row, int(Form.ENCODED), offset, size))
-        return published
-
-    def _reserve(
-        self,
-        arrays: Sequence[tuple[tuple[int, ...], str]],
-        claim: Claim | None,
-        taken: dict[int, tuple[int, int]],
-    ) -> list[NDArray[Any] | None]:
-        sizes = [extents.array_size(shape, dtype) for shape, dtype in arrays]
-        out: list[NDArray[Any] | None] = []
-        offsets = self._take(Form.DECODED, sizes, claim)
-        for (shape, dtype), size, offset in zip(arrays, sizes, offsets, strict=True):
-            if offset is None:
-                out.append(None)
+    def _rows(self, fetched: Fetched, program: Program) -> list[NDArray[Any]] | None:
+        """Do with each run of rows what is to be done with them; returns the memory that they stand in."""
+        order, work, ways = fetched.order, fetched.work, fetched.ways
+        count = len(ways)
+        out: list[NDArray[Any]] | None = None
+        if not order.fill:
+            layout, _ = self._layout(order.layout)
+            buffer = memoryview(self._arena.map(order.slot_offset, order.slot_bytes))
+            out = layout.views(buffer, order.rows, order.start, order.start + count)
+        elif (ways == _RUN).any():
+            layout, _ = self._layout(order.layout)
+            out = layout.views(self._scratch_rows(layout.nbytes(count)), count)
+        edges = [0, *(np.flatnonzero(np.diff(ways)) + 1).tolist(), count]
+        for start, stop in itertools.pairwise(edges):
+            way = int(ways[start]) if count else _REST
+            if way == _REST:
                 continue
-            array = extents.open_array(self._extent(offset, size), shape, dtype)
-            taken[array.__array_interface__["data"][0]] = (offset, size)
-            out.append(array)
+            whole = stop - start == count
+            part = work if whole else work.part(start, stop)
+            if way == _DECODE:
+                program.decode(part)
+            else:
+                assert out is not None
+                into = out if whole else [memory[start:stop] for memory in out]
+                if way == _RUN:
+                    program.run(part, into)
+                else:
+                    self._copy(order, part, program, into)
+            if not whole:
+                work.merge(part, start)
         return out
 
-    def _publish_decoded(self, work: Work, claim: Claim | None) -> list[tuple[int, int, int, int]]:
-        published = []
-        loose: list[tuple[int, list[Any], int]] = []
-        for row, value in work.kept.items():
-            if row in work.faults:
-                continue
-            place = None
-            if isinstance(value, np.ndarray):
-                place = work.taken.get(value.__array_interface__["data"][0])
-            if place is not None:
-                published.append((row, int(Form.DECODED), *place))
-            else:
-                pieces = extents.dump(value)
-                if pieces is not None:
-                    loose.append((row, pieces, sum(len(piece) for piece in pieces)))
-        if loose and not work.taken:
-            offsets = self._take(Form.DECODED, [size for _, _, size in loose], claim)
-            for (row, pieces, size), offset in zip(loose, offsets, strict=True):
-                if offset is not None:
-                    extent, at = self._extent(offset, size), 0
-                    for piece in pieces:
-                        extent[at : at + len(piece)] = piece
-                        at += len(piece)
-                    published.append((row, int(Form.DECODED), offset, size))
-        return published
+    def _copy(self, order: Order, work: Work, program: Program, out: list[NDArray[Any]]) -> None:
+        """Augmented rows: copy what is cached of them, and write their targets."""
+        body = self._layout(order.layout)[1]
+        blocks = body.blocks(out)
+        for row, extent in enumerate(work.inputs):
+            bodies.load(extent, blocks, row)
+        program.label(work, out[body.fields :])
+
+    def _scratch_rows(self, nbytes: int) -> memoryview:
+        """Memory of this thread's own, for rows that go into no batch."""
+        memory: NDArray[np.uint8] | None = getattr(self._scratch, "memory", None)
+        if memory is None or len(memory) < nbytes:
+            memory = np.empty(nbytes + ALIGN, np.uint8)
+            memory = memory[-memory.__array_interface__["data"][0] % ALIGN :]
+            self._scratch.memory = memory
+        return memoryview(memory)  # type: ignore[arg-type]
+
+    def _layout(self, encoded: bytes) -> tuple[RowLayout, Body]:
+        found = self._layouts.get(encoded)
+        if found is None:
+            layout: RowLayout = pickle.loads(encoded)
+            found = self._layouts[encoded] = layout, Body.of(layout, targets=self._targets)
+        return found
 
 
 def load_order(arena: Arena, claim: Claim) -> Order:

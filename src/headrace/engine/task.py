@@ -13,6 +13,7 @@ from headrace.engine.board import Board
 from headrace.engine.link import Link
 from headrace.engine.pipeline import RowPipeline
 from headrace.engine.rows import Collator, RowStages
+from headrace.engine.store import LocalStore, Store
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.program import Program
 from headrace.recipes.recipe import Recipe
@@ -31,6 +32,8 @@ class RecipeTask:
     collator: Collator | None = None
     on_start: Callable[[Link], None] | None = None
     """Run in each worker before its first order."""
+    store: Callable[[Arena, Board], Store] | None = None
+    """Makes what cached extents are read from and written to; None: the job's own arena."""
 
     def compile(self) -> Program:
         """A program for one thread."""
@@ -38,7 +41,10 @@ class RecipeTask:
 
     def stages(self, arena: Arena, board: Board) -> RowStages:
         """The stages, for a worker or for the job's own process."""
-        return RowStages(self.recipe.source, arena, board, self.cache, self.layout, self.collator)
+        store: Store = (
+            LocalStore(arena, board, self.cache) if self.store is None else self.store(arena, board)
+        )
+        return RowStages(self.recipe.source, arena, board, store, self.layout, self.collator)
 
     def start(self, link: Link) -> RowPipeline:
         """Called in a worker as it starts."""
@@ -52,6 +58,7 @@ class RecipeTask:
             self.compile,
             self.threads,
             measure=self.recipe.user_code and not self.recipe.user_randomness,
+            store=stages.store,
         )
 
 

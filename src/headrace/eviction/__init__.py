@@ -1,0 +1,31 @@
+"""What has to go when the cache is full. One policy, one file; all pure and without state."""
+
+from headrace.eviction.auto import Auto
+from headrace.eviction.fifo import FirstInFirstOut
+from headrace.eviction.lru import LeastRecentlyUsed
+from headrace.eviction.none import NoEviction
+from headrace.eviction.policy import Entries, Eviction, Jobs
+from headrace.eviction.refcount import RefCount
+from headrace.eviction.uses import Uses
+from headrace.eviction.victims import choose_victims, rank_victims
+
+EVICTIONS: dict[str, Eviction] = {
+    policy.name: policy
+    for policy in (Auto(), RefCount(), Uses(), NoEviction(), LeastRecentlyUsed(), FirstInFirstOut())
+}
+"""Every policy by its name."""
+
+__all__ = [
+    "EVICTIONS",
+    "Auto",
+    "Entries",
+    "Eviction",
+    "FirstInFirstOut",
+    "Jobs",
+    "LeastRecentlyUsed",
+    "NoEviction",
+    "RefCount",
+    "Uses",
+    "choose_victims",
+    "rank_victims",
+]

@@ -39,6 +39,7 @@ class Totals:
         total.wait_room += spent.wait_room
         total.fetched += spent.fetched
         total.fetched_bytes += spent.fetched_bytes
+        total.decoded += spent.decoded
         if spent.gil_held >= 0:
             self.gil_held = spent.gil_held
 
@@ -135,7 +136,7 @@ class BaseHost(ABC):
                 break
             if self.bytes_for is not None:
                 try:
-                    self.slots.fit(slot, self.bytes_for(orders[0].rows))
+                    self.slots.fit(slot, self.bytes_for(self.coordinator.drawn_rows))
                 except OutOfSharedMemory:
                     self.close()  # the batch is drawn, and would be waited for in vain
                     raise

@@ -14,11 +14,12 @@ from typing import Any
 
 from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import ATTEMPTS, Batch, Coordinator
-from headrace.coordinate.messages import Failed, Order, OrderDone, Run, Threads
+from headrace.coordinate.messages import FILLED, Failed, Order, OrderDone, Run, Threads
 from headrace.core.errors import OutOfSharedMemory, WorkerDied
 from headrace.engine.board import CAPACITY, Board
 from headrace.engine.worker import Task, rebuild
 from headrace.host.base import BaseHost
+from headrace.host.client import SharedClient
 from headrace.host.slots import HostSlot, SlotPool
 from headrace.host.workers import Worker, Workers
 
@@ -43,10 +44,13 @@ class ProcessHost(BaseHost):
         workers: int,
         context: Any,
         pinned_orders: bool = False,
+        shared: SharedClient | None = None,
     ) -> None:
-        """``pinned_orders``: batch n goes to worker n modulo workers, and to no other (iterable datasets)."""
+        """``pinned_orders``: batch n goes to worker n modulo workers, and to no other (iterable datasets).
+        ``shared``: the connection to a shared host, if draws come from there."""
         super().__init__(arena, board, coordinator, slots, ahead)
-        self._workers = Workers(task, context, arena, board)
+        self.shared = shared
+        self._workers = Workers(task, context, arena, board, shared)
         self._positions: dict[int, int] = {}
         self._pinned: dict[int, int] | None = {} if pinned_orders else None
         self._barren = 0
@@ -123,7 +127,7 @@ class ProcessHost(BaseHost):
             if batch is not None:
                 self.totals.waited += time.perf_counter() - begun
                 return batch
-            if self.coordinator.outstanding == 0:
+            if self.coordinator.outstanding == 0 and not self.coordinator.later:
                 return None
             left = _CHECK if deadline is None else min(_CHECK, deadline - time.monotonic())
             if left <= 0:
@@ -175,13 +179,18 @@ class ProcessHost(BaseHost):
 
     def _pump(self, timeout: float) -> str:
         """Read what workers report and replace those that died; how the last of those ended, if any."""
-        events, dead = self._workers.wait(timeout)
+        if self.shared is not None and self._tend(self.shared):
+            timeout = 0.0
+        events, dead = self._workers.wait(timeout, -1 if self.shared is None else self.shared.fileno())
         for worker, event in events:
             if isinstance(event, OrderDone):
                 self._barren = 0
                 self._positions.pop(event.order, None)
                 if self._pinned is not None:
                     self._pinned.pop(event.order, None)
+                if event.order == FILLED:
+                    self.totals.add(event.spent)
+                    continue
                 if event.order < 0:
                     self._answer = event
                     continue
@@ -196,6 +205,20 @@ class ProcessHost(BaseHost):
         for worker in dead:
             how = self._replace(worker)
         return how
+
+    def _tend(self, shared: SharedClient) -> bool:
+        """Take in what the shared host said; whether there was anything that others wait for."""
+        shared.pump()
+        updates, shared.updates = shared.updates, []
+        posted = 0
+        for drawn in updates:
+            for order in self.coordinator.release(drawn):
+                slot = self.coordinator.slot_of(order.id)
+                assert isinstance(slot, HostSlot)
+                order.slot_offset, order.slot_bytes, order.layout = slot.offset, slot.nbytes, self.layout
+                posted += self._post(slot, [order])
+        self.board.wake(posted)
+        return posted > 0 or (self.coordinator.later and shared.has_draws)
 
     def _replace(self, worker: Worker) -> str:
         """A worker died: give its orders to others and start another in its place. Returns how it ended."""
@@ -259,7 +282,9 @@ class ProcessHost(BaseHost):
             position = self._positions.get(order_id)
             if position is not None and self.board.cancel(position):
                 del self._positions[order_id]
-                self.coordinator.done(OrderDone(order_id, []))
+                self.coordinator.cancelled(order_id)
+        if self.shared is not None:
+            self.shared.drop()
         self._free_abandoned()
 
     def close(self) -> None:
@@ -267,5 +292,7 @@ class ProcessHost(BaseHost):
         if self._closed or os.getpid() != self._owner:
             return
         self._closed = True
+        if self.shared is not None:
+            self.shared.close()
         self._workers.stop(patience=3.0)
         self._close_memory()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import time
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from headrace.coordinate.coordinator import Batch, Coordinator
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.engine.board import Board
 from headrace.host.base import BaseHost
+from headrace.host.client import SharedClient
 from headrace.host.slots import SlotPool
 
 
@@ -24,9 +26,11 @@ class InlineHost(BaseHost):
         coordinator: Coordinator,
         slots: SlotPool,
         run: Callable[[Order], OrderDone],
+        shared: SharedClient | None = None,
     ) -> None:
         super().__init__(arena, board, coordinator, slots, ahead=1)
         self._run = run
+        self._shared = shared
 
     def probe(self, order: Order, timeout: float | None) -> OrderDone:
         """See ``Host``."""
@@ -36,20 +40,47 @@ class InlineHost(BaseHost):
         """See ``Host``."""
         self._check_usable()
         begun = time.perf_counter()
-        for _, orders in self._credit():
-            for order in orders:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            for _, orders in self._credit():
+                for order in orders:
+                    self._finish(self._run(order))
+            batch = self.coordinator.take()
+            if batch is not None or not self._waits_for_others(deadline):
+                self.totals.waited += time.perf_counter() - begun
+                return batch
+
+    def _waits_for_others(self, deadline: float | None) -> bool:
+        """Whether more is to come from a shared host; waits for it, and runs what it was that was waited for."""
+        shared, coordinator = self._shared, self.coordinator
+        if shared is None or not (coordinator.later or coordinator.outstanding):
+            return False
+        if shared.fileno() >= 0 and not shared.updates and not shared.has_draws:
+            left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
+            if left <= 0:
+                raise TimeoutError
+            select.select([shared.fileno()], [], [], left)
+        shared.pump()
+        updates, shared.updates = shared.updates, []
+        for drawn in updates:
+            for order in coordinator.release(drawn):
+                slot = coordinator.slot_of(order.id)
+                order.slot_offset, order.slot_bytes, order.layout = slot.offset, slot.nbytes, self.layout
                 self._finish(self._run(order))
-        self.totals.waited += time.perf_counter() - begun
-        return self.coordinator.take()
+        return True
 
     def abandon(self) -> None:
         """See ``Host``."""
         if not self._closed and os.getpid() == self._owner:
             self.coordinator.abandon()
+            if self._shared is not None:
+                self._shared.drop()
             self._free_abandoned()
 
     def close(self) -> None:
         """See ``Host``."""
         if not self._closed and os.getpid() == self._owner:
             self._closed = True
+            if self._shared is not None:
+                self._shared.close()
             self._close_memory()

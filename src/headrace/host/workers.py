@@ -19,6 +19,7 @@ from headrace.coordinate.messages import Command, Event, Stop, decode_event, enc
 from headrace.engine.board import Board
 from headrace.engine.link import Link
 from headrace.engine.worker import Portable, Task, socket_pair, worker_main
+from headrace.host.client import SharedClient
 
 _processes: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -61,10 +62,12 @@ class Worker:
 class Workers:
     """The worker processes of one host."""
 
-    def __init__(self, task: Task, context: Any, arena: Arena, board: Board) -> None:
+    def __init__(
+        self, task: Task, context: Any, arena: Arena, board: Board, shared: SharedClient | None = None
+    ) -> None:
         self._task = Portable(task)
         self._context = context
-        self._arena, self._board = arena, board
+        self._arena, self._board, self._shared = arena, board, shared
         self._poll = select.poll()
         self._by_fd: dict[int, Worker] = {}
         self.all: dict[int, Worker] = {}
@@ -78,6 +81,8 @@ class Workers:
         close: list[int] = []
         if self._context.get_start_method() == "fork":
             close = [worker.sock.fileno() for worker in self.all.values()] + [ours.fileno()]
+            if self._shared is not None and self._shared.fileno() >= 0:
+                close.append(self._shared.fileno())
         process = self._context.Process(
             target=worker_main,
             args=(link, self._task, close),
@@ -103,12 +108,23 @@ class Workers:
             self._poll.register(fd, select.POLLIN)
         return worker
 
-    def wait(self, timeout: float | None) -> tuple[list[tuple[Worker, Event]], list[Worker]]:
-        """Wait for something to happen: the events that arrived, and the workers that died."""
-        ready = self._poll.poll(None if timeout is None else max(0, int(timeout * 1000 + 0.999)))
+    def wait(self, timeout: float | None, also: int = -1) -> tuple[list[tuple[Worker, Event]], list[Worker]]:
+        """Wait for something to happen: the events that arrived, and the workers that died.
+
+        ``also``: a descriptor that ends the wait, too.
+        """
+        if also >= 0:
+            self._poll.register(also, select.POLLIN)
+        try:
+            ready = self._poll.poll(None if timeout is None else max(0, int(timeout * 1000 + 0.999)))
+        finally:
+            if also >= 0:
+                self._poll.unregister(also)
         events: list[tuple[Worker, Event]] = []
         dead: list[Worker] = []
         for fd, _ in ready:
+            if fd == also:
+                continue
             worker = self._by_fd[fd]
             gone = fd == worker.pidfd
             ended = False

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils import data as torch_data
 
+from headrace.core.bits import Bits
 from headrace.core.errors import BadSample, LoaderClosed, OptionError, StateError
 from headrace.core.memory import usable_cpus
 from headrace.core.sizes import parse_size
@@ -26,12 +27,13 @@ from headrace.loader.dataset_sessions import (
 from headrace.loader.draws import EndlessDraws, SamplerDraws, UniformDraws
 from headrace.loader.iterator import EpochIterator
 from headrace.loader.objects import ObjectTask
-from headrace.loader.options import Options, read_options
+from headrace.loader.options import Options, read_options, wants_sharing
 from headrace.loader.pinning import wants_pinning
 from headrace.loader.recipe_dataset import RecipeDataset
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import ErrorBook, Session
-from headrace.loader.state import VERSION, LoaderState, read_state
+from headrace.loader.sharing import SharedDraws, Sharing
+from headrace.loader.state import VERSION, LoaderState, pack_seen, read_state, unpack_seen
 from headrace.loader.stats import Stats, snapshot
 from headrace.planning import staff
 from headrace.recipes.datasets import recognise
@@ -63,6 +65,10 @@ class DataLoader(torch_data.DataLoader[T_co]):
       (seed, epoch).
     - ``rank``, ``world_size``: the share of each step that this process takes. With a recipe they are found
       in torch.distributed or the environment.
+    - ``share``: prepare samples together with all jobs of this user and machine that share (a recipe is needed).
+      None: as the environment variable ``HEADRACE_SHARE`` says.
+    - ``sampling``: ``"uniform"``, or with ``share`` ``"auto"`` (the default there), ``"opportunistic"`` or
+      ``"dependent"``; ``eviction``: what has to go when the shared cache is full (docs/sharing.md).
     - ``on_error``: ``"raise"``, ``"skip"`` or ``"substitute"`` for samples that cannot be prepared, the latter
       two as long as ``error_budget`` (a number, or a share of the dataset) allows.
     """
@@ -94,6 +100,9 @@ class DataLoader(torch_data.DataLoader[T_co]):
         world_size: int | None = None,
         on_error: str = "raise",
         error_budget: int | float = 0.01,
+        share: bool | None = None,
+        sampling: str | None = None,
+        eviction: str | None = None,
     ) -> None:
         self._live: weakref.ref[EpochIterator] | None = None
         self._session: Session | None = None
@@ -101,7 +110,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         recipe = dataset if isinstance(dataset, Recipe) else None
         if recipe is not None:
             dataset = RecipeDataset(recipe)
-        elif (num_workers != 0 and num_workers is not None) or cache:
+        elif (num_workers != 0 and num_workers is not None) or cache or share:
             recipe = recognise(dataset, files) if collate_fn is None else None
         if num_workers is None:
             num_workers = "auto" if isinstance(dataset, RecipeDataset) else 0
@@ -155,6 +164,11 @@ class DataLoader(torch_data.DataLoader[T_co]):
                 "cache= needs a recipe: what a dataset's __getitem__ returns may be random, so it cannot be kept. "
                 "Describe the data as a headrace.Recipe to cache it (docs/recipes.md)."
             )
+        if share and recipe is None:
+            raise OptionError(
+                "share=True needs a recipe: what a dataset's __getitem__ does cannot be told from outside, so it "
+                "cannot be shared. Describe the data as a headrace.Recipe (docs/recipes.md)."
+            )
         self._options: Options = read_options(
             samples=size,
             cache=cache,
@@ -165,6 +179,10 @@ class DataLoader(torch_data.DataLoader[T_co]):
             find_rank=isinstance(dataset, RecipeDataset) and self._ours,
             on_error=on_error,
             error_budget=error_budget,
+            share=recipe is not None and wants_sharing(share),
+            ordered=not (self._ours and self._shuffle),
+            sampling=sampling,
+            eviction=eviction,
         )
         if self._options.world_size > 1 and not self._ours:
             raise OptionError(
@@ -178,6 +196,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._resume: LoaderState | None = None
         self._progress: LoaderState | None = None
         self._fed: tuple[int, int] | None = None
+        self._seen: Bits | None = None
+        """Where a shared host draws: what was delivered of the present epoch."""
         self._batches = self._samples = 0
         self._closed = False
         self._process = os.getpid()
@@ -210,14 +230,14 @@ class DataLoader(torch_data.DataLoader[T_co]):
             session, kept = self._make_session(seed, resume), False
         else:
             session, kept = self._take_session(seed, resume), True
-        following = self._draws(seed, epoch + 1, None) if kept and self._prepares_ahead() else None
+        following = self._draws(seed, epoch + 1, None, session) if kept and self._prepares_ahead() else None
         if kept and self._fed == (seed, epoch) and position == 0 and following is not None:
             assert isinstance(session, RecipeSession | ObjectSession)
             session.follow(following)
         else:
             if self._fed is not None and kept:
                 session.abandon()
-            session.begin(self._draws(seed, epoch, resume), following)
+            session.begin(self._draws(seed, epoch, resume, session), following)
         if kept:
             self._fed = (seed, epoch + 1) if following is not None else None
         steps = self._steps(position) if self._ours and not self._iterable else None
@@ -226,6 +246,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
             self._live = weakref.ref(iterator)
         self._epoch = epoch + 1
         self._progress = self._state(seed, epoch, position, session if resume is not None else None)
+        if self._drawn_by_host:
+            self._seen = self._resumed_seen(resume) or Bits.empty(self._length())
         return iterator
 
     def _choose_seed(self, resume: LoaderState | None) -> int:
@@ -252,7 +274,22 @@ class DataLoader(torch_data.DataLoader[T_co]):
             and not self._iterable
         )
 
-    def _draws(self, seed: int, epoch: int, resume: LoaderState | None) -> Any:
+    @property
+    def _drawn_by_host(self) -> bool:
+        return self._options.share and self._options.sampling != "uniform"
+
+    def _resumed_seen(self, resume: LoaderState | None) -> Bits | None:
+        return None if resume is None else unpack_seen(resume.seen, self._length())
+
+    def _draws(self, seed: int, epoch: int, resume: LoaderState | None, session: Session) -> Any:
+        sharing = session.sharing if isinstance(session, RecipeSession) else None
+        if sharing is None:
+            return self._own_draws(seed, epoch, resume)
+        own = None if self._drawn_by_host else self._own_draws(seed, epoch, resume)
+        given = self._resumed_seen(resume) if own is None else None
+        return SharedDraws(sharing.client, seed=seed, epoch=epoch, given=given, own=own)
+
+    def _own_draws(self, seed: int, epoch: int, resume: LoaderState | None) -> Any:
         if self._iterable:
             return EndlessDraws(seed=seed, epoch=epoch)
         if not self._ours:
@@ -335,6 +372,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
                 collate_fn=collate,
                 worker_init_fn=self.worker_init_fn,
                 base_seed=seed,
+                sharing=self._sharing(),
                 **common,
             )
         if workers == 0:
@@ -369,6 +407,17 @@ class DataLoader(torch_data.DataLoader[T_co]):
         kind = IterableSession if self._iterable else ObjectSession
         return kind(
             task, ahead=workers * (2 if self.prefetch_factor is None else self.prefetch_factor), **common
+        )
+
+    def _sharing(self) -> Sharing | None:
+        if not self._options.share or self._recipe is None:
+            return None
+        return Sharing(
+            self._recipe,
+            self._options,
+            batch_size=self.batch_size or 1,
+            drop_last=self.drop_last,
+            explicit=not self._drawn_by_host,
         )
 
     def _over(self, iterator: EpochIterator, session: Session, *, whole: bool, broken: bool = False) -> None:
@@ -410,6 +459,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
             if self._resume is not None:
                 return self._resume.plain()
             return self._state(self._seed, self._epoch, 0, None).plain()
+        if self._seen is not None and self._progress.position:
+            self._progress.seen = pack_seen(self._seen)
         return self._progress.plain()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -436,6 +487,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
 
     @property
     def _sampling(self) -> str:
+        if self._drawn_by_host:
+            return "seen"
         return "iterable" if self._iterable else "uniform" if self._ours else "sampler"
 
     def _state(self, seed: int | None, epoch: int, position: int, session: Any) -> LoaderState:
@@ -457,9 +510,12 @@ class DataLoader(torch_data.DataLoader[T_co]):
     def _delivered(self, session: Session, seed: int, epoch: int, drawn: Any) -> None:
         self._batches += 1
         self._samples += len(drawn.indices)
+        if self._seen is not None:
+            self._seen.add(drawn.whole)
         self._progress = self._state(seed, epoch, drawn.position, session)
 
     def _epoch_over(self, epoch: int) -> None:
+        self._seen = Bits.empty(self._length()) if self._seen is not None else None
         self._progress = self._state(self._seed, epoch + 1, 0, None)
 
     # -- the rest -----------------------------------------------------------------------------------------

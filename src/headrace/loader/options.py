@@ -11,9 +11,12 @@ from headrace.core.errors import OptionError
 from headrace.core.forms import Form
 from headrace.core.memory import available_memory, total_memory
 from headrace.core.sizes import parse_size, show_size
+from headrace.eviction import EVICTIONS
 from headrace.planning import split_budget
+from headrace.sampling import SAMPLERS
 
 ON_ERROR = ("raise", "skip", "substitute")
+SAMPLING = ("uniform", *SAMPLERS)
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,11 @@ class Options:
     world_size: int
     on_error: str
     error_budget: int
+    share: bool = False
+    sampling: str = "uniform"
+    eviction: str = "auto"
+    split: tuple[float, float, float] | None = None
+    """As the user gave it."""
 
     @property
     def cache_bytes(self) -> int:
@@ -44,10 +52,16 @@ def read_options(
     find_rank: bool,
     on_error: str,
     error_budget: int | float,
+    share: bool = False,
+    ordered: bool = False,
+    sampling: str | None = None,
+    eviction: str | None = None,
 ) -> Options:
-    """Check and complete headrace's own parameters."""
+    """Check and complete headrace's own parameters. ``ordered``: the order of samples is given."""
     budget = parse_size(cache, total=total_memory())
     available = available_memory()
+    if share and cache is None:
+        budget = min(total_memory() // 4, available // 2)
     if budget > available:
         raise OptionError(
             f"cache={cache!r} is {show_size(budget)}, but {show_size(available)} of memory are available. "
@@ -68,7 +82,52 @@ def read_options(
     if seed is not None and not isinstance(seed, int):
         raise OptionError(f"seed={seed!r} is not an integer")
     rank, world_size = _place(rank, world_size, find_rank)
-    return Options(split_budget(budget, split), seed, rank, world_size, on_error, error_budget)
+    sampling = _sampling(sampling, share, ordered, world_size)
+    if eviction is not None and not share:
+        raise OptionError(f"eviction={eviction!r} needs share=True: a job alone has no use for eviction")
+    if eviction is not None and eviction not in EVICTIONS:
+        raise OptionError(f"eviction={eviction!r}; choose one of {', '.join(map(repr, EVICTIONS))}")
+    budgets = split_budget(budget, split)
+    given = None
+    if split is not None and not isinstance(split, str):
+        encoded, decoded, augmented = (float(part) for part in split)
+        given = (encoded, decoded, augmented)
+    return Options(
+        budgets, seed, rank, world_size, on_error, error_budget, share, sampling, eviction or "auto", given
+    )
+
+
+def _sampling(sampling: str | None, share: bool, ordered: bool, world_size: int) -> str:
+    if sampling is not None and sampling not in SAMPLING:
+        raise OptionError(f"sampling={sampling!r}; choose one of {', '.join(map(repr, SAMPLING))}")
+    if sampling not in (None, "uniform"):
+        if not share:
+            raise OptionError(f"sampling={sampling!r} needs share=True: alone there is nobody to agree with")
+        if ordered:
+            raise OptionError(
+                f"sampling={sampling!r} chooses the order of samples by itself; use it with shuffle=True and no sampler"
+            )
+        if world_size > 1 and not _all_here(world_size):
+            raise OptionError(
+                f"sampling={sampling!r} needs all ranks on one machine; use sampling='uniform' for ranks on several"
+            )
+    if sampling is None:
+        shares = share and not ordered and (world_size == 1 or _all_here(world_size))
+        sampling = "auto" if shares else "uniform"
+    return sampling
+
+
+def _all_here(world_size: int) -> bool:
+    """Whether all ranks run on this machine, as far as the launcher says."""
+    local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or str(world_size)
+    return local == str(world_size)
+
+
+def wants_sharing(share: bool | None) -> bool:
+    """Whether a loader shares: as it was told, else as the environment says."""
+    if share is None:
+        return os.environ.get("HEADRACE_SHARE", "") not in ("", "0", "false", "no")
+    return share
 
 
 def _place(rank: int | None, world_size: int | None, find: bool) -> tuple[int, int]:

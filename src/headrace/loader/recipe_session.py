@@ -29,6 +29,7 @@ from headrace.host.embedded import ProcessHost
 from headrace.loader.codec import SlotMemory, encode
 from headrace.loader.objects import begin_worker
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
+from headrace.loader.sharing import Sharing
 from headrace.loader.wrap import RowWrapper, close_gaps, fill_gaps
 from headrace.planning import Staff, deepen, staff
 from headrace.recipes.compile import compile_recipe
@@ -65,13 +66,18 @@ class RecipeSession(Hosted):
         collate_fn: Callable[[Any], Any] | None,
         worker_init_fn: Callable[[int], None] | None,
         base_seed: int,
+        sharing: Sharing | None = None,
     ) -> None:
-        """``own_number``: the user chose ``num_workers``. ``batch_size=None``: samples one by one."""
+        """``own_number``: the user chose ``num_workers``. ``batch_size=None``: samples one by one. ``sharing``:
+        draws and cache come from the shared host."""
         self._recipe = recipe
         self._batched = batch_size is not None
         self._own = num_workers if own_number else None
         self._book = book
         caches_decoded = budgets[Form.DECODED] > 0
+        self.sharing = sharing
+        if sharing is not None:
+            budgets = dict.fromkeys(budgets, 0)  # the cache is the shared host's
         program = compile_recipe(recipe, caches_decoded=caches_decoded)
         # Steps of the user's that draw from global generators need a process each: threads would share those.
         self._user_code = recipe.user_code and not recipe.user_randomness
@@ -92,7 +98,14 @@ class RecipeSession(Hosted):
         if worker_init_fn is not None or recipe.user_code:
             on_start = functools.partial(_start_recipe_worker, num_workers, base_seed, worker_init_fn)
         task = RecipeTask(
-            recipe, self._layout, parts.cache, caches_decoded, self._staff.threads, collator, on_start
+            recipe,
+            self._layout,
+            parts.cache,
+            caches_decoded,
+            self._staff.threads,
+            collator,
+            on_start,
+            None if sharing is None else sharing.store,
         )
         rows = None if collator is not None else rows_per_order(size, hands)
         self._tunes = ahead is None and rows is not None
@@ -117,6 +130,7 @@ class RecipeSession(Hosted):
             task=task,
             context=context,
             run=run,
+            shared=None if sharing is None else sharing.client,
         )
         self._size = size
         self._hands, self._most_ahead = hands, max(4, 2 * num_workers)
@@ -175,6 +189,8 @@ class RecipeSession(Hosted):
         if self._unknown is not None:
             self._discover(self._unknown, timeout)
             self._unknown = None
+        if self.sharing is not None:
+            self.sharing.open(self._layout)
         batch = self.host.next_batch(timeout)
         if self._user_code and self.host.totals.gil_held >= 0:
             self._adapt()

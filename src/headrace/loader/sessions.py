@@ -13,13 +13,14 @@ from typing import Any, Protocol
 
 from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import Batch, Coordinator, Draws
-from headrace.coordinate.directory import Directory
+from headrace.coordinate.directory import Catalogue, Directory
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import BadSample, SampleError, TooManyBadSamples
 from headrace.core.forms import CACHEABLE, Form
 from headrace.engine.board import Board
 from headrace.engine.worker import rebuild
 from headrace.host.base import Host
+from headrace.host.client import SharedClient, SharedDirectory
 from headrace.host.embedded import ProcessHost
 from headrace.host.inline import InlineHost
 from headrace.host.slots import HostSlot, SlotPool
@@ -171,12 +172,16 @@ def make_host(
     context: Any,
     run: Callable[[Order], OrderDone] | None = None,
     pinned_orders: bool = False,
+    shared: SharedClient | None = None,
 ) -> Any:
-    coordinator = Coordinator(parts.directory, rows_per_order=rows, in_order=in_order)
+    directory: Catalogue = parts.directory
+    if shared is not None:
+        directory = SharedDirectory(shared, parts.directory.budgets)
+    coordinator = Coordinator(directory, rows_per_order=rows, in_order=in_order)
     slots = SlotPool(parts.arena, nbytes, keep=ahead + 1)
     host: InlineHost | ProcessHost
     if run is not None:
-        host = InlineHost(parts.arena, parts.board, coordinator, slots, run)
+        host = InlineHost(parts.arena, parts.board, coordinator, slots, run, shared)
         host.cache = parts.cache
         return host
     host = ProcessHost(
@@ -189,6 +194,7 @@ def make_host(
         workers=workers,
         context=context,
         pinned_orders=pinned_orders,
+        shared=shared,
     )
     host.cache = parts.cache
     return host

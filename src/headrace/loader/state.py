@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import zlib
 from typing import Any
 
 import msgspec
 
+from headrace.core.bits import Bits
 from headrace.core.errors import StateError
 
 VERSION = 1
@@ -16,7 +19,7 @@ class LoaderState(msgspec.Struct, forbid_unknown_fields=True):
 
     version: int
     sampling: str
-    """"uniform", "sampler" or "iterable"."""
+    """"uniform", "sampler", "iterable", or "seen" where a shared host draws."""
     seed: int | None
     epoch: int
     position: int
@@ -26,6 +29,8 @@ class LoaderState(msgspec.Struct, forbid_unknown_fields=True):
     shuffle: bool = False
     sampler: Any = None
     """The sampler's own state, if it keeps one."""
+    seen: str | None = None
+    """Where a shared host draws: the set of samples delivered in this epoch, a compressed bit each."""
     workers: list[tuple[int, Any]] | None = None
     """Iterable datasets: for each worker, batches delivered and the dataset's own state, if it keeps one."""
 
@@ -33,6 +38,22 @@ class LoaderState(msgspec.Struct, forbid_unknown_fields=True):
         """As a dict of plain values."""
         state: dict[str, Any] = msgspec.to_builtins(self)
         return state
+
+
+def pack_seen(seen: Bits) -> str:
+    """A set of samples as text."""
+    return base64.b64encode(zlib.compress(seen.tobytes(), 1)).decode()
+
+
+def unpack_seen(text: str | None, size: int) -> Bits | None:
+    """The set that ``pack_seen`` wrote; None for none."""
+    if text is None:
+        return None
+    try:
+        raw = zlib.decompressobj().decompress(base64.b64decode(text, validate=True), 8 * (size // 64 + 2))
+        return Bits.frombytes(size, raw)
+    except (ValueError, zlib.error) as error:
+        raise StateError(f"the state's set of delivered samples cannot be read: {error}") from None
 
 
 def read_state(state: Any, *, sampling: str, size: int | None, workers: int, shuffle: bool) -> LoaderState:
@@ -48,7 +69,7 @@ def read_state(state: Any, *, sampling: str, size: int | None, workers: int, shu
             f"the state is of a loader with {loaded.sampling!r} sampling, and this one has {sampling!r}; "
             "build the loader with the same kind of dataset and sampler"
         )
-    if sampling == "uniform":
+    if sampling in ("uniform", "seen"):
         if loaded.size != size:
             raise StateError(f"the state is of a dataset of {loaded.size} samples, and this one has {size}")
         if loaded.shuffle != shuffle:

@@ -39,6 +39,10 @@ class Stats(msgspec.Struct, frozen=True):
     """For which fetched bytes waited to be prepared: the CPU is the short stage."""
     fetched_samples: int = 0
     fetched_bytes: int = 0
+    decoded: int = 0
+    """Samples decoded by this loader's workers, also for other jobs that share."""
+    takeovers: int = 0
+    """Shared hosts that were lost and replaced."""
     cache: dict[str, FormStats] = msgspec.field(
         default_factory=lambda: {form.name.lower(): FormStats() for form in CACHEABLE}
     )
@@ -108,6 +112,7 @@ def snapshot(host: Host, mine: dict[str, Any]) -> Stats:
         wait_room=spent.wait_room,
         fetched_samples=spent.fetched,
         fetched_bytes=spent.fetched_bytes,
+        decoded=spent.decoded,
         cache=cache,
         restarts=host.totals.restarts,
         slots=slots.count,

@@ -134,7 +134,7 @@ def _callable(function: Any, where: str = "deterministic()") -> Callable[..., An
     if inspect.iscoroutinefunction(function):
         raise OptionError(f"{where}: {function!r} is a coroutine function; give a plain function")
     name = getattr(function, "__name__", "")
-    if getattr(function, "__module__", "").startswith("headrace.recipes.image") and name:
+    if (getattr(function, "__module__", None) or "").startswith("headrace.recipes.image") and name:
         raise OptionError(f"{where}: write image.{name}(...), with parentheses")
     result: Callable[..., Any] = function
     return result

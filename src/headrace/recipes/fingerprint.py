@@ -2,7 +2,8 @@
 
 A definition is walked down to plain data. Functions count by their code, defaults, closure and the globals
 they use; objects by their class and state; whatever comes from an installed package by its name and version.
-Pickles are not used: their bytes depend on interning, hash seeds and import order.
+What a definition reads while it runs (files, the environment) does not count. Pickles are not used: their
+bytes depend on interning, hash seeds and import order.
 """
 
 from __future__ import annotations
@@ -10,19 +11,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import inspect
-import os
 import random
 import struct
 import sys
-import sysconfig
 import types
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from headrace.core.errors import OptionError
+from headrace.recipes.origins import NOTES, content, imports, installed, names
+from headrace.recipes.values import is_tensor, tensor_array
+
+_TOOLS = ("_thread", "_io", "weakref", "_weakref")
+"""Modules of locks, files and the like, which hold nothing that makes a result."""
 
 
 def digest(*parts: Any) -> str:
@@ -30,25 +34,6 @@ def digest(*parts: Any) -> str:
     walk = _Walk()
     walk.add(parts)
     return walk.sha.hexdigest()
-
-
-@functools.cache
-def _installed_below() -> tuple[str, ...]:
-    paths = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return tuple(os.path.join(path, "") for path in paths if path)
-
-
-@functools.cache
-def _installed(module: str) -> str | None:
-    """Name and version of an installed (or built-in) module; None for the user's own code."""
-    loaded = sys.modules.get(module)
-    top = module.partition(".")[0]
-    file = getattr(loaded, "__file__", None)
-    if loaded is None or module == "__main__" or (file and not file.startswith(_installed_below())):
-        return None
-    if top in sys.stdlib_module_names:
-        return f"{module} of Python {sys.version_info[0]}.{sys.version_info[1]}"
-    return f"{module} {getattr(sys.modules.get(top), '__version__', '')}"
 
 
 class _Walk:
@@ -98,53 +83,106 @@ class _Walk:
             self.add(value)
 
     def _add_object(self, value: Any) -> None:
-        own = getattr(type(value), "__headrace_fingerprint__", None)
+        # Containers and arrays by their exact type: a class that derives from one has code of its own.
+        kind = type(value)
+        own = getattr(kind, "__headrace_fingerprint__", None)
         if own is not None:
-            self.token("own")
+            self.token("own", _class_digest(kind).encode())
             self.add(own(value))
         elif isinstance(value, type):
             self._add_class(value)
-        elif isinstance(value, tuple | list):
-            self.many(type(value).__name__, value)
-        elif isinstance(value, Mapping) and type(value).__module__ in ("builtins", "collections", "types"):
-            self.many(type(value).__name__, [item for pair in value.items() for item in pair])
-        elif isinstance(value, set | frozenset):
+        elif kind in (tuple, list):
+            self.many(kind.__name__, value)
+        elif kind in (dict, types.MappingProxyType):
+            self.many("dict", [item for pair in value.items() for item in pair])
+        elif kind in (set, frozenset):
             self.many("set", sorted(digest(item) for item in value))
-        elif isinstance(value, np.ndarray | np.generic):
+        elif kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
             self._add_array(value)
         elif isinstance(value, np.dtype):
-            self.token("dtype", str(value).encode())
+            self.token("dtype", repr(value).encode())
         elif isinstance(value, types.ModuleType):
-            self.token("module", (_installed(value.__name__) or value.__name__).encode())
+            self._add_module(value, None, set())
         elif isinstance(value, types.FunctionType):
             self._add_function(value)
         elif isinstance(value, types.MethodType):
             self.many("method", (value.__func__, value.__self__))
-        elif isinstance(value, types.BuiltinFunctionType | types.MethodDescriptorType | np.ufunc):
-            owner = getattr(value, "__self__", None)
-            self.token("builtin", f"{getattr(value, '__module__', '')}.{value.__name__}".encode())
-            if owner is not None and not isinstance(owner, types.ModuleType):
-                self.add(owner)
-        elif isinstance(value, types.UnionType | types.GenericAlias) or type(value).__module__ == "typing":
+        elif isinstance(value, np.ufunc):
+            self._add_ufunc(value)
+        elif isinstance(value, types.BuiltinFunctionType | types.MethodDescriptorType):
+            self._add_builtin(value)
+        elif isinstance(value, types.UnionType | types.GenericAlias) or kind.__module__ == "typing":
             self.token("annotation", repr(value).encode())
         elif isinstance(value, types.CodeType):
             self._add_code(value)
-        elif isinstance(value, functools.partial):
+        elif kind is functools.partial:
             self.many("partial", (value.func, value.args, value.keywords))
         elif isinstance(value, random.Random | np.random.Generator | np.random.RandomState):
             # Their state is no part of a definition; workers seed what user code draws from.
-            self.token("generator", type(value).__name__.encode())
-        elif type(value).__module__.startswith("torch") and hasattr(value, "detach"):
-            self._add_array(value.detach().cpu().numpy())
+            self.many("generator", (kind,))
+        elif isinstance(value, weakref.ref):
+            self.many("weakref", (value(),))
+        elif is_tensor(value):
+            self._add_tensor(value)
         else:
             self._add_instance(value)
 
     def _add_array(self, value: Any) -> None:
+        self.token("array", f"{isinstance(value, np.generic)} {value.dtype!r} {value.shape}".encode())
         if value.dtype.kind == "O":
             self.many("objects", value.tolist())
+        else:
+            self.token("data", np.ascontiguousarray(value).tobytes())
+
+    def _add_tensor(self, value: Any) -> None:
+        try:
+            array, dtype = tensor_array(value)
+        except Exception as error:
+            raise _cannot(value, error) from error
+        self.many("tensor", (type(value), dtype, array))
+
+    def _add_ufunc(self, value: np.ufunc) -> None:
+        name = value.__name__
+        for module in ("numpy", "scipy.special"):
+            if getattr(sys.modules.get(module), name, None) is value:
+                self.token("ufunc", f"{installed(module)}:{name}".encode())
+                return
+        raise _cannot(value, "only functions of numpy and scipy are known by their names")
+
+    def _add_builtin(self, value: Any) -> None:
+        module = getattr(value, "__module__", None) or ""
+        self.token("builtin", f"{module}.{value.__name__}".encode())
+        self._add_origin(module)
+        owner = getattr(value, "__self__" if hasattr(value, "__self__") else "__objclass__", None)
+        if owner is not None and not isinstance(owner, types.ModuleType):
+            self.add(owner)
+
+    def _add_origin(self, module: str) -> None:
+        """Of code that cannot be looked into: the package that it belongs to, or the file that it lies in."""
+        known = installed(module)
+        self.token("origin", known.encode() if known is not None else content(module))
+
+    def _add_module(self, value: types.ModuleType, used: set[str] | None, seen: set[int]) -> None:
+        """A module: its file, and of what is in it now ``used``, or where that is not known, plain values."""
+        known = installed(value.__name__)
+        if known is not None or id(value) in seen:
+            self.token("module", (known or value.__name__).encode())
             return
-        self.token("array", f"{value.dtype.str}{value.shape}".encode())
-        self.token("data", np.ascontiguousarray(value).tobytes())
+        seen.add(id(value))
+        self.token("module", value.__name__.encode())
+        self.token("file", content(value.__name__))
+        members = vars(value)
+        wanted = sorted(
+            name
+            for name in members
+            if not name.startswith("__") and (name in used if used is not None else _is_plain(members[name]))
+        )
+        for name in wanted:
+            self.token("member", name.encode())
+            if isinstance(members[name], types.ModuleType):
+                self._add_module(members[name], used, seen)
+            else:
+                self.add(members[name])
 
     def _name(self, value: Any) -> str:
         module = value.__module__
@@ -154,45 +192,71 @@ class _Walk:
 
     def _add_function(self, value: types.FunctionType) -> None:
         self.token("function", self._name(value).encode())
-        known = _installed(value.__module__ or "")
+        known = installed(value.__module__ or "")
+        used: set[str] = set()
         if known is not None:
             self.token("installed", known.encode())
         else:
             self._add_code(value.__code__)
-            names = sorted(_global_names(value.__code__) & value.__globals__.keys())
-            self.many("globals", [item for name in names for item in (name, value.__globals__[name])])
+            used = names(value.__code__)
+            space = value.__globals__
+            for name in sorted(used & space.keys()):
+                self.token("global", name.encode())
+                self._add_used(space[name], used)
+            for name in imports(value.__code__, str(space.get("__package__") or "")):
+                self.token("import", name.encode())
+                loaded = sys.modules.get(name)
+                if loaded is not None:
+                    self._add_module(loaded, used, set())
+                else:
+                    self.token("file", content(name))
         self.many("defaults", (value.__defaults__, value.__kwdefaults__))
-        self.many("closure", [_content(cell) for cell in value.__closure__ or ()])
+        self.token("closure", str(len(value.__closure__ or ())).encode())
+        for cell in value.__closure__ or ():
+            self._add_used(_content(cell), used)
+        if value.__dict__:
+            self.many("attributes", [item for pair in sorted(vars(value).items()) for item in pair])
+
+    def _add_used(self, value: Any, used: set[str]) -> None:
+        if isinstance(value, types.ModuleType):
+            self._add_module(value, used, set())
+        else:
+            self.add(value)
 
     def _add_code(self, code: types.CodeType) -> None:
         self.token("code", code.co_code)
-        self.many("names", (code.co_names, code.co_varnames, code.co_freevars, code.co_flags))
+        self.token("handlers", code.co_exceptiontable)
+        self.many("names", (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars))
+        self.many("call", (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags))
         self.many("consts", code.co_consts)
 
     def _add_class(self, value: type) -> None:
         self.token("class", self._name(value).encode())
-        known = _installed(value.__module__)
+        known = installed(value.__module__)
         if known is not None:
             self.token("installed", known.encode())
             return
+        if type(value) is not type:
+            self.add(type(value))
         self.many("bases", value.__bases__)
         members = vars(value)
         for name in sorted(members):
             member = members[name]
+            if name in NOTES or isinstance(member, types.MemberDescriptorType | types.GetSetDescriptorType):
+                continue
             if isinstance(member, staticmethod | classmethod):
-                member = member.__func__
+                member = (type(member).__name__, member.__func__)
             elif isinstance(member, property):
                 member = (member.fget, member.fset)
-            elif not inspect.isfunction(member) and (name.startswith("__") or not _is_plain(member)):
-                continue  # slots, notes of copyreg and abc, and the like: no part of what the class does
             self.many("member", (name, member))
 
     def _add_instance(self, value: Any) -> None:
         self.token("instance")
         self.add(type(value))
         if dataclasses.is_dataclass(value):
-            fields = dataclasses.fields(value)
-            self.many("fields", [item for f in fields for item in (f.name, getattr(value, f.name))])
+            fields = {f.name: getattr(value, f.name, None) for f in dataclasses.fields(value)}
+            rest = {name: item for name, item in getattr(value, "__dict__", {}).items() if name not in fields}
+            self.many("fields", [item for pair in (fields | rest).items() for item in pair])
             return
         try:
             state = value.__reduce_ex__(2)
@@ -200,22 +264,36 @@ class _Walk:
             self._add_unpicklable(value, error)
             return
         if isinstance(state, str):
+            # A function in a wrapper, or compiled: its name alone does not say what it does.
             self.token("named", state.encode())
+            self._add_origin(getattr(value, "__module__", None) or type(value).__module__)
+            self.add(getattr(value, "__wrapped__", None))
             return
-        # The first is copyreg's own helper; the rest are arguments, state, items and pairs.
-        self.many("state", (state[1], state[2] if len(state) > 2 else None))
+        # What makes it, and then arguments, state, items and pairs.
+        self.many("state", (state[0], state[1], state[2] if len(state) > 2 else None))
         self.many("items", state[3] if len(state) > 3 and state[3] is not None else ())
         self.many("pairs", [i for pair in (state[4] or () if len(state) > 4 else ()) for i in pair])
 
     def _add_unpicklable(self, value: Any, error: Exception) -> None:
         if hasattr(value, "__dict__"):
             self.many("attributes", [item for pair in sorted(vars(value).items()) for item in pair])
-        elif type(value).__module__ not in ("_thread", "_io", "builtins", "weakref", "_weakref"):
-            # Locks, files and the like are tools; anything else may hold what makes the result.
-            raise OptionError(
-                f"{value!r} has no state to take a fingerprint of ({error}); make it picklable, or "
-                "give its class a method __headrace_fingerprint__ that returns plain data"
-            ) from error
+        elif type(value).__module__ not in _TOOLS:
+            raise _cannot(value, error) from error
+        self.token("tool", str(getattr(value, "name", "")).encode("utf-8", "replace"))
+
+
+def _cannot(value: Any, why: object) -> OptionError:
+    return OptionError(
+        f"{value!r} has no state to take a fingerprint of ({why}); make it picklable, or "
+        "give its class a method __headrace_fingerprint__ that returns plain data"
+    )
+
+
+def _class_digest(kind: type) -> str:
+    try:
+        return digest(kind)
+    except OptionError:  # who speaks for its instances speaks for what cannot be looked into as well
+        return f"{kind.__module__}:{kind.__qualname__}"
 
 
 _PLAIN: tuple[tuple[type, Callable[[Any], bytes]], ...] = (
@@ -232,7 +310,8 @@ _PLAIN: tuple[tuple[type, Callable[[Any], bytes]], ...] = (
 
 
 def _is_plain(value: Any) -> bool:
-    return type(value) in {kind for kind, _ in _PLAIN} or isinstance(value, tuple | list | dict | np.ndarray)
+    kinds = {kind for kind, _ in _PLAIN} | {tuple, list, dict, set, frozenset, np.ndarray}
+    return type(value) in kinds or isinstance(value, np.generic)
 
 
 def _content(cell: Any) -> Any:
@@ -240,12 +319,3 @@ def _content(cell: Any) -> Any:
         return cell.cell_contents
     except ValueError:  # a variable that is not assigned yet
         return None
-
-
-def _global_names(code: types.CodeType) -> set[str]:
-    """Names of globals that the code, or functions defined in it, may use."""
-    names = set(code.co_names)
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            names |= _global_names(const)
-    return names

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.core.forms import Form
 from headrace.core.layout import RowLayout
+from headrace.core.tree import count_leaves
 
 Reserve = Callable[[Sequence[tuple[tuple[int, ...], str]]], Sequence[NDArray[Any] | None]]
 """Asks the cache for room: (shape, dtype) of each array in, a writable array or None (no room) of each out."""
@@ -59,6 +60,34 @@ class Work:
     """The engine's own note of what it reserved: address -> (offset, bytes)."""
     seconds: dict[Form, float] = field(default_factory=dict)
     """Filled by the program: time spent reaching each form."""
+    decoded: int = 0
+    """Filled by the program: rows that a decode step was run for."""
+
+    def part(self, start: int, stop: int) -> Work:
+        """Rows ``start`` to ``stop`` as work of their own; ``merge`` brings back what came of them."""
+        return Work(
+            indices=self.indices[start:stop],
+            seed=self.seed,
+            epoch=self.epoch,
+            forms=self.forms[start:stop],
+            inputs=self.inputs[start:stop],
+            keep=self.keep[start:stop],
+            reserve=self.reserve,
+            faults={row - start: fault for row, fault in self.faults.items() if start <= row < stop},
+            taken=self.taken,
+            seconds=self.seconds,
+        )
+
+    def merge(self, part: Work, start: int) -> None:
+        """Take over what a program filled in for the rows from ``start`` on."""
+        self.kept.update({start + row: value for row, value in part.kept.items()})
+        self.faults.update({start + row: fault for row, fault in part.faults.items()})
+        self.decoded += part.decoded
+
+
+def body_fields(layout: RowLayout, *, targets: bool) -> int:
+    """How many leading fields of a row are its body: all but those of the target, where samples have targets."""
+    return count_leaves(layout.tree.children[0]) if targets else len(layout.fields)
 
 
 class Program(Protocol):
@@ -75,6 +104,17 @@ class Program(Protocol):
         A row that fails gets an entry in ``work.faults`` and leaves its place in ``out`` undefined; it never
         keeps the other rows from being prepared.
         """
+        ...
+
+    def label(self, work: Work, out: list[NDArray[Any]]) -> None:
+        """Write only the targets of rows whose other fields stand: ``out`` has one array per target field.
+
+        Faults are as with ``run``. The inputs of ``work`` are not looked at.
+        """
+        ...
+
+    def decode(self, work: Work) -> None:
+        """Bring rows to their decoded form and no further: for the cache alone."""
         ...
 
     def samples(self, work: Work) -> list[Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import OptionError
 from headrace.core.forms import Form
-from headrace.core.layout import BFLOAT16
+from headrace.core.layout import BFLOAT16, RowLayout
 from headrace.recipes.calls import Call, as_op
 from headrace.recipes.fingerprint import digest
 from headrace.recipes.image.geometry import Geometry
@@ -17,6 +17,7 @@ from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.pixels import Pixels
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
 from headrace.recipes.op import Op
+from headrace.recipes.program import body_fields
 from headrace.recipes.spin import SyntheticDecode
 
 if TYPE_CHECKING:
@@ -120,6 +121,37 @@ class Recipe:
         decoded = digest("decoded", encoded, decoder, [step.plain() for step in self.steps[: self.lead]])
         rest = [step.plain() for step in self.steps[self.lead :]]
         augmented = digest("augmented", decoded, rest, self.source.targets, self.target_transform)
+        return {Form.ENCODED: encoded, Form.DECODED: decoded, Form.AUGMENTED: augmented}
+
+    def share_key(self, form: Form, layout: RowLayout | None = None) -> str:
+        """Jobs share a sample's form exactly when the sample's identity and this key are equal.
+
+        As the fingerprint, without the source: its samples are known by their identities. Targets are no part
+        of the augmented form either; each job writes its own. ``layout``: how rows lie. It belongs to the
+        augmented form, which is stored as bare bytes of a row, and may have been learned from a first sample.
+
+        Raises ``OptionError`` for a step whose definition cannot be told from another's.
+        """
+        if form not in self._share_keys:
+            raise OptionError(f"samples have no {form!r} to share")
+        key = self._share_keys[form]
+        if form != Form.AUGMENTED or layout is None:
+            return key
+        targets = self.source.targets is not None
+        fields = layout.fields[: body_fields(layout, targets=targets)]
+        shapes = [(field.shape, field.dtype, field.channels_last) for field in fields]
+        return digest("rows", key, shapes, layout.tree.children[0] if targets else layout.tree)
+
+    @cached_property
+    def _share_keys(self) -> dict[Form, str]:
+        encoded = digest("shared encoded", _VERSION, self.encoded)
+        decoder = None if self.decoder is None else self.decoder.plain()
+        # What else of the source goes into a decoded form: synthetic samples take their shape from it.
+        shape = getattr(self.source, "shape", None) if isinstance(self.decoder, SyntheticDecode) else None
+        lead = [step.plain() for step in self.steps[: self.lead]]
+        decoded = digest("shared decoded", encoded, decoder, shape, lead)
+        rest = [step.plain() for step in self.steps[self.lead :]]
+        augmented = digest("shared augmented", decoded, rest)
         return {Form.ENCODED: encoded, Form.DECODED: decoded, Form.AUGMENTED: augmented}
 
 

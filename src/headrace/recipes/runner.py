@@ -12,7 +12,7 @@ from headrace.core.forms import Form
 from headrace.core.layout import RowLayout
 from headrace.core.tree import LEAF, Spec, flatten
 from headrace.recipes.chain import Chain
-from headrace.recipes.decoders import CallDecoder, Decoder
+from headrace.recipes.decoders import CallDecoder, Decoder, NoDecoder
 from headrace.recipes.image.rows import from_storage
 from headrace.recipes.op import Columns
 from headrace.recipes.order import Batch, Order
@@ -79,6 +79,29 @@ class RecipeProgram:
             self._place(order, batch.values, out[:fields])
         _count(work, Form.AUGMENTED, time.perf_counter() - begin)
 
+    def label(self, work: Work, out: list[NDArray[Any]]) -> None:
+        """Write only the targets of the rows: ``out`` has one array per target field."""
+        if not self._targets:
+            return
+        begin = time.perf_counter()
+        order = Order(work, self._columns)
+        if self._targets.field is not None:
+            self._targets.write(order, out[0])
+        else:
+            self._place(order, self._targets.take(order), out)
+        _count(work, Form.AUGMENTED, time.perf_counter() - begin)
+
+    def decode(self, work: Work) -> None:
+        """Bring rows to their decoded form, which the cache would keep, and no further."""
+        if not self._caches:
+            return
+        order = Order(work, self._columns)
+        begin = time.perf_counter()
+        rows = [row for row in np.flatnonzero(work.forms == _ENCODED).tolist() if not order.failed(row)]
+        if rows:
+            self._decode(order.part(rows), [work.inputs[row] for row in rows], None)
+        _count(work, Form.DECODED, time.perf_counter() - begin)
+
     def samples(self, work: Work) -> list[Any]:
         """Prepare every row as a sample of its own."""
         order = Order(work, self._columns)
@@ -140,6 +163,8 @@ class RecipeProgram:
             keep = [at for at in range(order.size) if order.work.keep[order.row(at)]]
         # Straight into the cache's memory only where nothing that follows may write there.
         direct = not self._lead.stages and self._rest.reads_only
+        if not isinstance(self._decoder, NoDecoder):
+            order.work.decoded += order.size
         batch = self._decoder.run(order, blobs, keep if direct else ())
         batch = self._lead.run(batch, order, into)
         order.decoding.clear()  # all of this is decoding

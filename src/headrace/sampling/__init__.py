@@ -1,5 +1,39 @@
-"""Who draws which sample when. One policy, one file; all pure."""
+"""Who draws which sample when. One policy, one file; all pure.
 
+A job draws by itself with ``UniformEpoch``. Jobs that share draw by one of ``SAMPLERS``, which know what is
+cached and what the others still need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headrace.sampling.auto import Auto
+from headrace.sampling.dependent import Dependent
+from headrace.sampling.opportunistic import Opportunistic
+from headrace.sampling.remaining import Remaining
+from headrace.sampling.sampler import Sampler, View
+from headrace.sampling.tree import Tree
 from headrace.sampling.uniform import Draw, Geometry, UniformEpoch, epoch_order
 
-__all__ = ["Draw", "Geometry", "UniformEpoch", "epoch_order"]
+SAMPLERS: dict[str, Callable[[], Sampler]] = {
+    "opportunistic": Opportunistic,
+    "dependent": Dependent,
+    "auto": Auto,
+}
+"""The policies for jobs that share, by the name that ``sampling=`` knows them by."""
+
+__all__ = [
+    "SAMPLERS",
+    "Auto",
+    "Dependent",
+    "Draw",
+    "Geometry",
+    "Opportunistic",
+    "Remaining",
+    "Sampler",
+    "Tree",
+    "UniformEpoch",
+    "View",
+    "epoch_order",
+]

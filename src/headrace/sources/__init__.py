@@ -1,8 +1,18 @@
 """Where samples lie: sources read the encoded bytes of many samples at once."""
 
 from headrace.sources.folders import IMAGE_EXTENSIONS, folder
+from headrace.sources.identity import identities
 from headrace.sources.local import FileSource, files
 from headrace.sources.simulated import SyntheticSource, synthetic
 from headrace.sources.source import Source
 
-__all__ = ["IMAGE_EXTENSIONS", "FileSource", "Source", "SyntheticSource", "files", "folder", "synthetic"]
+__all__ = [
+    "IMAGE_EXTENSIONS",
+    "FileSource",
+    "Source",
+    "SyntheticSource",
+    "files",
+    "folder",
+    "identities",
+    "synthetic",
+]

@@ -70,6 +70,10 @@ class FileSource:
         """The file's path: stable over processes, orders and subsets."""
         return self._table[index]
 
+    def identity_bytes(self, indices: Sequence[int] | NDArray[Any]) -> list[bytes]:
+        """The identity of each sample as the bytes that a digest is taken of; for many samples at once."""
+        return self._table.many(indices)
+
     def fingerprint(self) -> str:
         """A digest of all paths in order. Files that change in place under the same name go unnoticed."""
         if self._digest is None:

@@ -1,0 +1,147 @@
+"""Who is measured: what each of n jobs opens, and what runs beside them.
+
+Peers are those of the single-job benchmark, as they are; here are the loaders that only make sense with others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, NamedTuple, Protocol
+
+from benchmarks.single.contenders import BY_NAME as SINGLE
+from benchmarks.single.contenders import Setup
+
+
+class Counts(NamedTuple):
+    """What a job has counted so far."""
+
+    decoded: int
+    """Samples that this job's processes decoded, whoever they were for."""
+    hits: int
+    """Samples delivered to this job that entered from a cache."""
+
+
+class Contender(Protocol):
+    """One job's loader, constructed and ready to be iterated."""
+
+    def epoch(self, number: int) -> Iterator[int]:
+        """One epoch; yields the number of images of each batch as it arrives, and keeps none."""
+        ...
+
+    def counts(self, images: int) -> Counts:
+        """What was decoded and found so far; ``images`` were delivered."""
+        ...
+
+    def close(self) -> None:
+        """End workers and threads."""
+        ...
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One measured set-up."""
+
+    name: str
+    label: str
+    environment: str
+    target: str
+    """``module:function`` that opens a job's loader, or the name of one of the single-job benchmark."""
+    distributions: tuple[str, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    decodes: float = 1.0
+    """Decodes per delivered image of a single-job peer; those that are not peers count for themselves."""
+    warm_batches: int | None = None
+    """What a job does before the others are waited for: None is one epoch. Pipelines that never end need only
+    be started."""
+    caches: bool = False
+    """Whether later epochs differ from the first; then several are measured."""
+    producer: str = ""
+    """``module:function`` of the process that runs beside the jobs and feeds them all."""
+    shares: bool = False
+    """Whether the jobs start a host that they share."""
+    stall_s: float = 90.0
+    """With no batch anywhere for so long, the run is given up."""
+
+    def open(self, setup: Setup, number: int, options: dict[str, Any]) -> Contender:
+        """Open the loader of job ``number``."""
+        if ":" not in self.target:
+            return _Peer(SINGLE[self.target].load()(setup), self.decodes)
+        opened: Contender = _find(self.target)(setup, number, {**self.options, **options})
+        return opened
+
+    def produce(self, setup: Setup, options: dict[str, Any], tell: Callable[[int], None]) -> None:
+        """Be the process that runs beside the jobs, until it is ended; tells how many samples it decoded."""
+        _find(self.producer)(setup, {**self.options, **options}, tell)
+
+    def imports(self) -> Any:
+        """Import what the contender needs; returns the module."""
+        opener = _find(self.target) if ":" in self.target else SINGLE[self.target].load()
+        return import_module(opener.__module__)
+
+    def prepare(self, setup: Setup) -> None:
+        """Make the files that the contender reads, where it has such."""
+        step = getattr(self.imports(), "prepare", None)
+        if step is not None:
+            step(setup)
+
+
+class _Peer:
+    """A loader of the single-job benchmark: what it decodes follows from what it is."""
+
+    def __init__(self, loader: Any, decodes: float) -> None:
+        self.loader, self.decodes = loader, decodes
+
+    def epoch(self, number: int) -> Iterator[int]:
+        """One epoch."""
+        return iter(self.loader.epoch(number))
+
+    def counts(self, images: int) -> Counts:
+        """By construction."""
+        return Counts(round(images * self.decodes), 0)
+
+    def close(self) -> None:
+        """End it."""
+        self.loader.close()
+
+
+def _find(target: str) -> Any:
+    module, function = target.split(":")
+    return getattr(import_module(f"benchmarks.sharing.contenders.{module}"), function)
+
+
+SAMPLINGS = ("uniform", "opportunistic", "dependent", "auto")
+_SOCKET = ("tensorsocket", "pyzmq", "torch")
+_TORCH = SINGLE["torch-opencv"].distributions
+ENTRIES = (
+    Entry("torch", "torch DataLoader, OpenCV", "peers", "torch-opencv", _TORCH),
+    Entry("spdl", "SPDL, OpenCV", "peers", "spdl", SINGLE["spdl"].distributions, warm_batches=8),
+    Entry("dali", "DALI CPU", "peers", "dali", SINGLE["dali"].distributions, warm_batches=8),
+    Entry(
+        "ffcv", "FFCV, decoded in its own file", "peers", "ffcv-raw", SINGLE["ffcv-raw"].distributions,
+        decodes=0.0, stall_s=200.0,
+    ),
+    *(
+        Entry(
+            name, label, "peers", "tensorsocket_loader:open_consumer", _SOCKET, options,
+            producer="tensorsocket_loader:produce", stall_s=25.0,
+        )
+        for name, label, options in (
+            ("tensorsocket", "TensorSocket, its own packing", {"transport": "pickle", "together": 2}),
+            ("tensorsocket-shm", "TensorSocket, shared memory", {"transport": "shm", "together": 8}),
+        )
+    ),
+    Entry(
+        "headrace", "headrace, alone, nothing cached", "headrace", "headrace_loader:open_alone",
+        ("headrace", "torch"),
+    ),
+    *(
+        Entry(
+            f"headrace-{name}", f"headrace, shared, {name}", "headrace", "headrace_loader:open_shared",
+            ("headrace", "torch"), {"sampling": name}, caches=True, shares=True,
+        )
+        for name in SAMPLINGS
+    ),
+)  # fmt: skip
+BY_NAME = {entry.name: entry for entry in ENTRIES}

@@ -1,0 +1,88 @@
+"""Commands and their arguments."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+
+import msgspec
+
+import headrace
+from headrace.cli.show import show_status
+from headrace.core.errors import HeadraceError
+from headrace.host import control
+
+FAILED = 1
+NO_HOST = 3
+"""Exit status where there is no host (2 is argparse's, for wrong arguments)."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; its exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        if options.command == "status":
+            return _status(options.timeout, as_json=options.json)
+        return _stop(options.timeout)
+    except HeadraceError as error:
+        print(f"headrace: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="headrace", description="Look at the host that jobs of this user and machine share, and end it."
+    )
+    parser.add_argument("--version", action="version", version=f"headrace {headrace.__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    status = commands.add_parser(
+        "status",
+        help="jobs, datasets, cache, hit rates",
+        description=f"Show jobs, datasets, cache and hit rates. Exit status {NO_HOST} if no host is running.",
+    )
+    status.add_argument(
+        "--json", action="store_true", help="print all numbers as JSON (null if there is no host)"
+    )
+    status.add_argument(
+        "--timeout", type=_seconds, default=5.0, metavar="S", help="seconds to wait (default: 5)"
+    )
+    stop = commands.add_parser(
+        "stop",
+        help="end the host; jobs go on by themselves",
+        description="End the host and free the shared cache. Jobs go on by themselves. Exit status "
+        f"{NO_HOST} if no host is running.",
+    )
+    stop.add_argument(
+        "--timeout", type=_seconds, default=10.0, metavar="S", help="seconds to wait (default: 10)"
+    )
+    return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1e6:
+        raise ValueError
+    return value
+
+
+def _status(timeout: float, *, as_json: bool) -> int:
+    status = control.status(timeout)
+    if as_json:
+        print(msgspec.json.format(msgspec.json.encode(status), indent=2).decode())
+    elif status is None:
+        print("no host is running")
+    else:
+        print(show_status(status, time.time()))
+    return 0 if status is not None else NO_HOST
+
+
+def _stop(timeout: float) -> int:
+    if not control.stop(timeout):
+        print("no host is running")
+        return NO_HOST
+    print("the host has ended and its cache is free; jobs that used it go on by themselves")
+    return 0

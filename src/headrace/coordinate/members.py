@@ -1,0 +1,164 @@
+"""Jobs that share: their ranks, and the steps of their epochs."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.coordinate.protocol import Join
+from headrace.coordinate.shelf import Shelf
+from headrace.coordinate.universe import Dataset
+from headrace.core.bits import Bits
+from headrace.core.errors import ProtocolError
+from headrace.core.forms import Form
+from headrace.sampling import Geometry
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class Epoch:
+    """One epoch of a job: which step got which samples, and which rank has been given which steps."""
+
+    number: int
+    explicit: bool
+    given: int
+    """Samples given out before the first step that is drawn here."""
+    base: int
+    """The number of that step."""
+    left: int
+    """Samples that were left then."""
+    drawn: int = 0
+    """Steps drawn here."""
+    steps: dict[int, Ids] = field(default_factory=dict)
+    """Steps that some rank has yet to get."""
+    cursors: dict[int, int] = field(default_factory=dict)
+    """By rank: the step that it gets next."""
+    awaited: set[int] = field(default_factory=set)
+    """Ranks that have to say how far they are before the epoch goes on (after a host was lost)."""
+
+    def taken_by_all(self, world_size: int) -> None:
+        """Forget the steps that every rank has."""
+        if len(self.cursors) == world_size:
+            low = min(self.cursors.values())
+            for step in [step for step in self.steps if step < low]:
+                del self.steps[step]
+
+
+@dataclass(eq=False)
+class Rank:
+    """One process of a job, as it is connected now."""
+
+    session: int
+    token: str
+    rank: int
+    pid: int
+    epoch: Epoch | None = None
+    asks: deque[bytes] = field(default_factory=deque)
+    """Draws that it asked for and has not got."""
+    samples: int = 0
+    hits: dict[Form, int] = field(default_factory=lambda: dict.fromkeys(Form, 0))
+    rate: float = 0.0
+    rated: tuple[float, int] = (0.0, 0)
+    heard: float = 0.0
+
+    def count(self, forms: NDArray[np.uint8], now: float) -> None:
+        """Samples are drawn for it, and enter in these forms."""
+        self.samples += len(forms)
+        for form, number in enumerate(np.bincount(forms, minlength=len(Form)).tolist()):
+            self.hits[Form(form)] += number
+        since, before = self.rated
+        if now - since >= 2.0:
+            self.rate = (self.samples - before) / (now - since) if since else 0.0
+            self.rated = (now, self.samples)
+
+
+class Job:
+    """A training run: what it draws from, and whom it shares with."""
+
+    def __init__(self, number: int, join: Join, dataset: Dataset) -> None:
+        self.number = number
+        self.name, self.group = join.name, join.group
+        self.sampling, self.budget, self.split = join.sampling, join.budget, join.split
+        self.dataset = dataset
+        self.world_size = join.world_size
+        self.fills, self.whole = join.fills, join.whole
+        self.geometry = Geometry(join.batch_size, 0, join.world_size, join.drop_last)
+        self.ranks: dict[int, Rank] = {}
+        self.shelves: dict[Form, Shelf] = {}
+        self.stale: Bits | None = None
+        """Augmented samples on its shelf that this job must not get: it may have had them in an earlier epoch."""
+        self.epoch: Epoch | None = None
+        """The newest."""
+        self.draws = 0
+
+    def begin(
+        self, rank: int, number: int, *, explicit: bool, given: int, step: int, taken_over: bool
+    ) -> bool:
+        """A rank begins an epoch; returns whether the epoch is new here.
+
+        Ranks of one job come to an epoch one after the other. One that begins the same epoch a second time
+        starts it afresh, and the others follow it there.
+        """
+        epoch = self.epoch
+        new = epoch is None or epoch.number != number or rank in epoch.cursors or self.world_size == 1
+        if new:
+            awaited = set(range(self.world_size)) if taken_over else set()
+            epoch = self.epoch = Epoch(
+                number, explicit, given, step, self.dataset.size - given, awaited=awaited
+            )
+        assert epoch is not None
+        epoch.cursors[rank] = step
+        epoch.awaited.discard(rank)
+        self.ranks[rank].epoch = epoch
+        return new
+
+    def share(self, epoch: Epoch, rank: int, step: int) -> Ids:
+        """A rank's part of a step."""
+        part = epoch.steps[step]
+        if len(part) < self.world_size:
+            part = np.resize(part, self.world_size)
+        return part[rank :: self.world_size]
+
+    def next_count(self, epoch: Epoch) -> int:
+        """Samples of the next step to be drawn, over all ranks; 0 at the end of the epoch."""
+        if epoch.drawn >= self.geometry.steps(epoch.left):
+            return 0
+        start, stop = self.geometry.cut(epoch.left, epoch.drawn)
+        return stop - start
+
+    def is_last(self, epoch: Epoch, step: int) -> bool:
+        """Whether no step follows."""
+        return step - epoch.base >= self.geometry.steps(epoch.left) - 1
+
+
+def read_progress(data: bytes, size: int) -> tuple[Bits, dict[int, Ids]]:
+    """What a rank knows of an epoch: the set of samples given out, and the last steps as a whole.
+
+    Bits over the job's own indices, then for each step its number, its length and its samples.
+    """
+    words = -(-size // 64) * 8
+    if len(data) < words or (len(data) - words) % 8:
+        raise ProtocolError("a job's progress has the wrong length")
+    seen = Bits.frombytes(size, data[:words])
+    rest = np.frombuffer(data, np.int64, offset=words)
+    steps: dict[int, Ids] = {}
+    at = 0
+    while at < len(rest):
+        if at + 2 > len(rest) or rest[at + 1] < 0 or at + 2 + rest[at + 1] > len(rest):
+            raise ProtocolError("a job's progress is cut off")
+        number, count = int(rest[at]), int(rest[at + 1])
+        steps[number] = rest[at + 2 : at + 2 + count]
+        at += 2 + count
+    return seen, steps
+
+
+def write_progress(seen: Bits, steps: dict[int, Ids]) -> bytes:
+    """See ``read_progress``."""
+    parts = [seen.tobytes()]
+    for number, ids in steps.items():
+        parts += [np.array([number, len(ids)], np.int64).tobytes(), ids.astype(np.int64).tobytes()]
+    return b"".join(parts)

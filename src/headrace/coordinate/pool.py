@@ -1,0 +1,222 @@
+"""The pool: the shared cache's contents. What is admitted, where it goes, and what has to go for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.coordinate.shelf import SAVES, Shelf
+from headrace.coordinate.space import Space
+from headrace.core.forms import CACHEABLE, Form
+from headrace.core.layout import aligned
+from headrace.eviction import EVICTIONS, Entries
+
+Ids = NDArray[np.int64]
+Needs = Callable[[Shelf, Ids], NDArray[np.int64]]
+"""How many jobs still need each sample in their present epochs and could take it from that shelf."""
+
+_PATIENCE = 32
+"""After a newcomer was refused, so many events pass before the whole cache is looked over again."""
+_QUEUE = 512
+"""Victims found in one look."""
+_MOST = 64
+"""Victims that one newcomer may cost: beyond that the memory is too cut up to bother."""
+
+
+class Pool:
+    """Shelves in one byte range, under one budget and one eviction policy."""
+
+    def __init__(self, span: int, needs: Needs, eviction: str = "auto") -> None:
+        self.span = span
+        self.space = Space(span, 0)
+        self.shelves: dict[tuple[Form, str], Shelf] = {}
+        self.eviction = EVICTIONS[eviction]
+        self.evictions = 0
+        self._needs = needs
+        self._limits: dict[Form, int] | None = None
+        self._used = dict.fromkeys(CACHEABLE, 0)
+        self._sizes: dict[int, tuple[Form, int]] = {}
+        self._clock = 0
+        self._victims: dict[Form | None, list[tuple[float, Shelf, int]]] = {}
+        self._refused: dict[Form | None, tuple[float, int]] = {}
+        self._worths: dict[tuple[Form, int, int, int], float] = {}
+
+    def tick(self) -> int:
+        """The pool's own time: one per event."""
+        self._clock += 1
+        return self._clock
+
+    def changed(self) -> None:
+        """Who needs what has changed at large: what was found out about victims is out of date."""
+        self._victims.clear()
+        self._refused.clear()
+
+    def shelf(self, form: Form, key: str, universe: int, body: int = 0) -> Shelf:
+        """The shelf for a form with a key."""
+        found = self.shelves.get((form, key))
+        if found is None:
+            found = self.shelves[form, key] = Shelf(form, key, universe, body)
+        return found
+
+    def set_budget(self, budget: int, limits: dict[Form, int] | None) -> None:
+        """Bytes in all, and by form where somebody asked for that."""
+        self._limits = limits
+        budget = min(budget, self.span)
+        if budget != self.space.limit:
+            self.changed()
+            homeless = set(self.space.resize(budget))
+            for shelf in self.shelves.values():
+                for sample, offset, *_ in shelf.entries().tolist():
+                    if offset in homeless:
+                        self.evict(shelf, sample)
+
+    @property
+    def limited(self) -> bool:
+        """Whether somebody said how the budget is split."""
+        return self._limits is not None
+
+    def allows(self, form: Form) -> bool:
+        """Whether anything of a form may be cached."""
+        return self.space.limit > 0 and (self._limits is None or self._limits[form] > 0)
+
+    # -- room ---------------------------------------------------------------------------------------------
+
+    def admit(self, shelf: Shelf, sample: int, needs: int, jobs: int) -> tuple[int, int] | None:
+        """Room for a newcomer: its offset and capacity. None if it is not worth what would have to go."""
+        nbytes = aligned(shelf.estimate)
+        form = shelf.form
+        limited: Form | None = None
+        if self._limits is not None:
+            if nbytes > self._limits[form]:
+                return None
+            if self._used[form] + nbytes > self._limits[form]:
+                limited = form
+        offset = None if limited is not None else self._take(form, nbytes)
+        if offset is None:
+            offset = self._displace(shelf, nbytes, needs, jobs, limited)
+        return None if offset is None else (offset, nbytes)
+
+    def _take(self, form: Form, nbytes: int) -> int | None:
+        offset = self.space.take(nbytes, high=form == Form.AUGMENTED)
+        if offset is not None:
+            self._sizes[offset] = (form, nbytes)
+            self._used[form] += nbytes
+        return offset
+
+    def _displace(self, shelf: Shelf, nbytes: int, needs: int, jobs: int, limited: Form | None) -> int | None:
+        worth = self._worth(shelf, nbytes, needs, jobs)
+        before = self._refused.get(limited)
+        if before is not None:
+            bar, since = before
+            if self._clock - since < _PATIENCE and (worth <= bar if self.eviction.strict else True):
+                return None
+        for _ in range(_MOST):
+            victim = self._next_victim(limited, worth)
+            if victim is None:
+                return None
+            self.evict(*victim)
+            self.evictions += 1
+            if self._limits is not None and self._used[shelf.form] + nbytes > self._limits[shelf.form]:
+                continue
+            offset = self._take(shelf.form, nbytes)
+            if offset is not None:
+                return offset
+        return None
+
+    def _worth(self, shelf: Shelf, nbytes: int, needs: int, jobs: int) -> float:
+        """What a newcomer is worth. Asked for every sample that is prepared, and mostly with the same answer."""
+        key = (shelf.form, nbytes, needs, jobs)
+        worth = self._worths.get(key)
+        if worth is None:
+            entry = Entries(
+                needs=np.array([needs]),
+                uses=np.array([0]),
+                admitted=np.array([self._clock + 1]),
+                used=np.array([self._clock + 1]),
+                nbytes=np.array([nbytes]),
+                saves=np.array([SAVES[shelf.form]]),
+                lasting=np.array([shelf.form != Form.AUGMENTED]),
+            )
+            worth = float(self.eviction.worth(entry, np.array([max(jobs, 1)]))[0])
+            if self.eviction.strict:  # else it depends on the time
+                if len(self._worths) > 4096:
+                    self._worths.clear()
+                self._worths[key] = worth
+        return worth
+
+    def _next_victim(self, limited: Form | None, worth: float) -> tuple[Shelf, int] | None:
+        queue = self._victims.get(limited)
+        while True:
+            if not queue:
+                queue = self._victims[limited] = self._look(limited)
+                if not queue:
+                    self._refused[limited] = (np.inf, self._clock)
+                    return None
+            value, shelf, sample = queue[-1]
+            if sample not in shelf or shelf.busy.get(sample):
+                queue.pop()
+                continue
+            if worth <= value if self.eviction.strict else worth < value:
+                self._refused[limited] = (value, self._clock)
+                del self._victims[limited]
+                return None
+            queue.pop()
+            return shelf, sample
+
+    def _look(self, limited: Form | None) -> list[tuple[float, Shelf, int]]:
+        """The cached samples that are worth least, the least last."""
+        found: list[tuple[float, Shelf, int]] = []
+        for shelf in self.shelves.values():
+            if limited is not None and shelf.form != limited:
+                continue
+            table = shelf.entries()
+            if not len(table):
+                continue
+            entries = Entries(
+                needs=self._needs(shelf, table[:, 0]),
+                uses=table[:, 3],
+                admitted=table[:, 4],
+                used=table[:, 5],
+                nbytes=np.maximum(table[:, 2], 1),
+                saves=np.full(len(table), SAVES[shelf.form]),
+                lasting=np.full(len(table), shelf.form != Form.AUGMENTED),
+            )
+            worth = self.eviction.worth(entries, np.full(len(table), len(shelf.jobs)))
+            least = np.argsort(worth, kind="stable")[:_QUEUE]
+            found += [(float(worth[at]), shelf, int(table[at, 0])) for at in least if np.isfinite(worth[at])]
+        found.sort(key=lambda item: -item[0])
+        return found[-_QUEUE:]
+
+    # -- what happens to samples ---------------------------------------------------------------------------
+
+    def store(self, shelf: Shelf, sample: int, offset: int, nbytes: int) -> None:
+        """An admitted sample stands in its block; what it does not fill is free again."""
+        form, size = self._sizes[offset]
+        shelf.learn(nbytes)
+        kept = aligned(max(nbytes, 1))
+        if kept < size:
+            self.space.trim(offset, kept)
+            self._used[form] -= size - kept
+            self._sizes[offset] = (form, kept)
+        shelf.put(sample, offset, nbytes, self.tick())
+        shelf.cached.add(np.array([sample]))
+
+    def give_back(self, offsets: Sequence[int]) -> None:
+        """Blocks that were granted and not filled."""
+        for offset in offsets:
+            form, size = self._sizes.pop(offset)
+            self._used[form] -= size
+            self.space.free(offset)
+
+    def evict(self, shelf: Shelf, sample: int) -> None:
+        """A cached sample goes."""
+        offset = shelf.remove(sample)
+        shelf.cached.discard(np.array([sample]))
+        self.give_back([offset])
+
+    @property
+    def used(self) -> int:
+        """Bytes that are granted or filled."""
+        return sum(self._used.values())

@@ -1,0 +1,196 @@
+"""What jobs, their workers and the shared host tell each other. Plain data with limits, nothing else crosses.
+
+Three kinds of connection, told apart by ``Hello.role``: a ``job`` asks for draws, a ``worker`` reports what it
+published and offers its idle time, and ``control`` asks for the status or for the end. What is larger than a
+message (identities, sets of samples) travels as a sealed memfd beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+from headrace.coordinate.messages import Order
+
+PROTOCOL = 1
+"""Raised whenever a message changes its meaning."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
+Key = Annotated[str, msgspec.Meta(max_length=128)]
+Text = Annotated[str, msgspec.Meta(max_length=512)]
+Rows = Annotated[bytes, msgspec.Meta(max_length=1 << 20)]
+
+
+class Hello(msgspec.Struct, tag="hello", array_like=True):
+    """The first message of every connection."""
+
+    version: int
+    role: str
+    """"job", "worker" or "control"."""
+    pid: int = 0
+    job: Key = ""
+    """The token of the job's session; a worker names its job by it."""
+
+
+class Welcome(msgspec.Struct, tag="welcome", array_like=True):
+    """The host takes the connection; jobs' workers get the cache's memory as a descriptor beside it."""
+
+    instance: int
+    span: int = 0
+    """Bytes of the cache's address range."""
+
+
+class Refused(msgspec.Struct, tag="refused", array_like=True):
+    """The host does not take the connection, or the request."""
+
+    reason: str
+    again: bool = False
+    """Whether it may be tried again soon."""
+
+
+class Join(msgspec.Struct, tag="join", array_like=True):
+    """A rank of a job wants to share. Ranks with the same ``group`` are one job."""
+
+    name: Text
+    group: Key
+    rank: Count
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+    dataset: Key
+    """Fingerprint of the source: equal ones list the same samples in the same order."""
+    label: Text
+    samples: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+    encoded: Key
+    """Share keys of the forms; empty: not shared."""
+    decoded: Key
+    augmented: Key
+    body: Count
+    """Bytes of an augmented extent."""
+    budget: Count
+    split: tuple[float, float, float] | None
+    """Shares of the budget by form; None: the host sees what pays."""
+    sampling: str
+    eviction: str
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 32)]
+    drop_last: bool
+    whole: bool = False
+    """Batches are made in one piece, so none of their rows can wait for others."""
+    fills: bool = True
+    """Whether idle workers may be given something to prepare for the cache."""
+
+
+class Joined(msgspec.Struct, tag="joined", array_like=True):
+    """The rank is in."""
+
+    identities: bool
+    """Whether the host needs the samples' identities (``Identities``) before the first ``Begin``."""
+
+
+class Identities(msgspec.Struct, tag="identities", array_like=True):
+    """16 bytes per sample, in a memfd beside this message."""
+
+
+class Begin(msgspec.Struct, tag="begin", array_like=True):
+    """An epoch begins, or goes on where a memfd with the set of samples already delivered comes beside this."""
+
+    epoch: Count
+    given: Count = 0
+    """Samples of the epoch that are delivered or on their way."""
+    explicit: bool = False
+    """The job draws for itself and names its samples with each ``Ask``."""
+    step: Count = 0
+    """Steps of the epoch that this rank has been given."""
+
+
+class Ask(msgspec.Struct, tag="ask", array_like=True):
+    """A draw, please. ``indices``: the samples (int64), where the job draws for itself."""
+
+    indices: Rows = b""
+
+
+class Drawn(msgspec.Struct, tag="drawn", array_like=True):
+    """The samples of one batch, and how each of its rows enters."""
+
+    ticket: int
+    epoch: int
+    step: int
+    seed: int
+    key: int
+    """Takes the place of the epoch in the key of random numbers."""
+    indices: bytes
+    """int64 per row, in the job's own numbering; as are the arrays below, a value per row."""
+    forms: bytes
+    offsets: bytes
+    lengths: bytes
+    keep: bytes
+    grants: bytes
+    """int64 rows of (form, offset, capacity)."""
+    waits: int
+    """Rows from this one on wait for what others are preparing; an ``Update`` follows."""
+    given: int
+    """Samples of the epoch that are given out once every rank has this batch."""
+    last: bool
+    whole: bytes = b""
+    """The samples of the whole step, where several ranks share it."""
+
+
+class Over(msgspec.Struct, tag="over", array_like=True):
+    """Nothing is left to draw in this epoch."""
+
+    epoch: int
+
+
+class Update(msgspec.Struct, tag="update", array_like=True):
+    """The rows of a draw that waited: how they enter now."""
+
+    ticket: int
+    forms: bytes
+    offsets: bytes
+    lengths: bytes
+    keep: bytes
+    grants: bytes
+
+
+class Finished(msgspec.Struct, tag="finished", array_like=True):
+    """Rows of a draw are done with: prepared, or given up."""
+
+    ticket: int
+    first: Count
+    count: Count
+    published: Rows = b""
+    """int64 rows of (row of the draw, form, offset, bytes)."""
+    wanted: tuple[Count, Count, Count] = (0, 0, 0)
+    """By form: the largest extent for which there was no room in the grants."""
+    decoded: Count = 0
+    fetched: Count = 0
+
+
+class Idle(msgspec.Struct, tag="idle", array_like=True):
+    """A worker has nothing to do."""
+
+
+class Fill(msgspec.Struct, tag="fill", array_like=True):
+    """To an idle worker: prepare this into the cache."""
+
+    order: Order
+
+
+class GetStatus(msgspec.Struct, tag="status", array_like=True):
+    """How do things stand?"""
+
+
+class StatusReply(msgspec.Struct, tag="status_reply", array_like=True):
+    """So: a JSON document."""
+
+    status: bytes
+
+
+class Shutdown(msgspec.Struct, tag="shutdown", array_like=True):
+    """End, please."""
+
+
+Request = Hello | Join | Identities | Begin | Ask | Finished | Idle | GetStatus | Shutdown
+Reply = Welcome | Refused | Joined | Drawn | Over | Update | Fill | StatusReply
+
+decode_request = msgspec.msgpack.Decoder(Request).decode
+decode_reply = msgspec.msgpack.Decoder(Reply).decode

@@ -1,0 +1,118 @@
+"""A shelf: the cached samples of one form, for all jobs whose recipes agree on that form."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.bits import Bits
+from headrace.core.forms import Form
+
+Ids = NDArray[np.int64]
+
+SAVES = {Form.ENCODED: 1.0, Form.DECODED: 8.0, Form.AUGMENTED: 9.0}
+"""What one use of a form saves, against preparing from storage: fetching alone is the least of it."""
+_GUESS = 1 << 20
+"""Bytes to set aside for an extent before the first one has been seen."""
+_FIRST = 256
+
+
+class Shelf:
+    """Where each cached sample of one form lies, what is being prepared for it, and who reads it now."""
+
+    def __init__(self, form: Form, key: str, universe: int, body: int = 0) -> None:
+        self.form, self.key = form, key
+        self.jobs: set[int] = set()
+        self.cached = Bits.empty(universe)
+        self.pending = Bits.empty(universe)
+        self.owner: dict[int, int] = {}
+        """The ticket that prepares a pending sample."""
+        self.busy: Counter[int] = Counter()
+        """Readers of a cached sample: it cannot go while there are any."""
+        self.bytes = 0
+        self._body = body
+        self._largest = 0
+        self._rows: dict[int, int] = {}
+        self._free: list[int] = []
+        self._table = np.zeros((_FIRST, 6), np.int64)
+
+    # columns of the table
+    _ID, _OFFSET, _LENGTH, _USES, _ADMITTED, _USED = range(6)
+
+    def grow(self, universe: int) -> None:
+        """There are more samples."""
+        self.cached.grow(universe)
+        self.pending.grow(universe)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, sample: int) -> bool:
+        return sample in self._rows
+
+    @property
+    def estimate(self) -> int:
+        """Bytes to set aside for an extent whose size is not known yet."""
+        return self._body or self._largest or _GUESS
+
+    def learn(self, nbytes: int) -> None:
+        """An extent of so many bytes was seen."""
+        self._largest = max(self._largest, nbytes)
+
+    def put(self, sample: int, offset: int, nbytes: int, now: int) -> None:
+        """A sample is cached."""
+        if not self._free:
+            count = len(self._rows)
+            if count == len(self._table):
+                self._table = np.concatenate([self._table, np.zeros_like(self._table)])
+            row = count
+        else:
+            row = self._free.pop()
+        self._rows[sample] = row
+        self._table[row] = (sample, offset, nbytes, 0, now, now)
+        self.bytes += nbytes
+
+    def remove(self, sample: int) -> int:
+        """A sample is cached no more; returns where it was."""
+        row = self._rows.pop(sample)
+        self._free.append(row)
+        offset, nbytes = int(self._table[row, self._OFFSET]), int(self._table[row, self._LENGTH])
+        self._table[row, self._ID] = -1
+        self.bytes -= nbytes
+        return offset
+
+    def find(self, samples: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Offsets and lengths of cached samples."""
+        rows = [self._rows[sample] for sample in samples]
+        return self._table[rows, self._OFFSET], self._table[rows, self._LENGTH]
+
+    def use(self, samples: list[int], now: int) -> None:
+        """Samples were served."""
+        rows = [self._rows[sample] for sample in samples]
+        self._table[rows, self._USES] += 1
+        self._table[rows, self._USED] = now
+
+    def entries(self) -> NDArray[np.int64]:
+        """All cached samples that nobody reads: rows of (sample, offset, bytes, uses, admitted, used)."""
+        table = self._table[: len(self._rows) + len(self._free)]
+        live = table[table[:, self._ID] >= 0]
+        if self.busy:
+            reading = np.fromiter(self.busy, np.int64, len(self.busy))
+            live = live[~np.isin(live[:, self._ID], reading)]
+        return live
+
+    def read(self, samples: list[int]) -> None:
+        """Somebody begins to read these."""
+        self.busy.update(samples)
+
+    def release(self, samples: list[int]) -> None:
+        """Somebody has read these."""
+        busy = self.busy
+        for sample in samples:
+            left = busy[sample] - 1
+            if left > 0:
+                busy[sample] = left
+            else:
+                del busy[sample]

@@ -1,0 +1,71 @@
+"""Tickets: draws that are given out and not yet done with, and what they hold of the cache meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.forms import Form
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class Dress:
+    """How rows enter, and what may be kept of them. An array element per row."""
+
+    forms: NDArray[np.uint8]
+    offsets: Ids
+    lengths: Ids
+    keep: NDArray[np.uint8]
+
+    @classmethod
+    def plain(cls, count: int) -> Dress:
+        """Rows that enter from storage."""
+        return cls(
+            np.zeros(count, np.uint8),
+            np.full(count, -1, np.int64),
+            np.zeros(count, np.int64),
+            np.zeros(count, np.uint8),
+        )
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One rank's batch, or a fill."""
+
+    id: int
+    job: int
+    session: int
+    epoch: int
+    ids: Ids
+    dress: Dress
+    given: float
+    """When it was given out."""
+    fill: bool = False
+    blocks: dict[int, tuple[int, Form, int]] = field(default_factory=dict)
+    """Granted and not filled, by offset: row, form, capacity."""
+    reads: dict[int, Form] = field(default_factory=dict)
+    """Rows whose extents are in use, and which."""
+    open: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    left: int = 0
+    waiting: dict[int, list[int]] = field(default_factory=dict)
+    """Samples that others are preparing, and the rows here that wait for them."""
+    waits: int = 0
+    """The first row that waited."""
+
+    def __post_init__(self) -> None:
+        self.left = len(self.ids)
+        self.open = np.ones(self.left, np.bool_)
+        self.waits = self.left
+
+    def grants(self, first: int = 0) -> bytes:
+        """The blocks of rows from ``first`` on, as rows of (row, form, offset, capacity)."""
+        rows = [
+            (row, int(form), offset, size)
+            for offset, (row, form, size) in self.blocks.items()
+            if row >= first
+        ]
+        return np.array(rows, np.int64).tobytes() if rows else b""

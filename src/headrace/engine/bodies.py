@@ -1,0 +1,60 @@
+"""How an augmented sample lies in its extent: the row's bytes, field by field, without the target's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.layout import RowLayout, aligned
+from headrace.recipes.program import body_fields
+
+
+@dataclass(frozen=True)
+class Body:
+    """The part of a row that jobs share. Targets are no part of it: every job has its own.
+
+    Raw bytes without a header: who shares an augmented form knows its layout.
+    """
+
+    fields: int
+    """How many leading fields of the layout belong to it."""
+    starts: tuple[int, ...]
+    """Where each field's bytes start in the extent: on cache-line boundaries."""
+    sizes: tuple[int, ...]
+    nbytes: int
+    """Bytes of the extent."""
+
+    @classmethod
+    def of(cls, layout: RowLayout, *, targets: bool) -> Body:
+        """The body of rows of a layout. ``targets``: samples have targets, which are the layout's last fields."""
+        fields = body_fields(layout, targets=targets)
+        sizes = tuple(field.nbytes for field in layout.fields[:fields])
+        starts, at = [], 0
+        for size in sizes:
+            starts.append(at)
+            at += aligned(size)
+        return cls(fields, tuple(starts), sizes, starts[-1] + sizes[-1] if sizes else 0)
+
+    def blocks(self, out: Sequence[NDArray[Any]]) -> list[tuple[int, int, NDArray[np.uint8]]]:
+        """The bytes of rows, for ``load`` and ``dump``: start, size and a byte matrix of each field."""
+        return [
+            (start, size, memory.reshape(len(memory), -1).view(np.uint8))
+            for start, size, memory in zip(self.starts, self.sizes, out, strict=False)
+            if size
+        ]
+
+
+def load(extent: memoryview, blocks: list[tuple[int, int, NDArray[np.uint8]]], row: int) -> None:
+    """Copy a body from its extent into a row."""
+    for start, size, memory in blocks:
+        memory[row] = np.frombuffer(extent, np.uint8, size, start)
+
+
+def dump(extent: memoryview, blocks: list[tuple[int, int, NDArray[np.uint8]]], row: int) -> None:
+    """Copy the body of a row into its extent."""
+    for start, size, memory in blocks:
+        np.frombuffer(extent, np.uint8, size, start)[:] = memory[row]

@@ -1,0 +1,192 @@
+"""A worker's end of the shared cache: its memory, its reports to the host, and the host's fills.
+
+The connection is the worker's own, so that what it publishes is open to all jobs at once, however long its own
+job is busy elsewhere. It is made anew when the host was replaced; the memory of the one before stays mapped while
+orders may still refer to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from headrace.cache.arena import map_file
+from headrace.coordinate.messages import Order, OrderDone, encoder
+from headrace.coordinate.protocol import PROTOCOL, Fill, Finished, Hello, Idle, Refused, Welcome, decode_reply
+from headrace.core.errors import ProtocolError
+from headrace.core.forms import CACHEABLE, Form
+from headrace.engine import wire
+from headrace.engine.board import Claim
+from headrace.engine.store import Grants
+
+_PATIENCE = 3.0
+"""Seconds for which an order waits for the memory that it refers to."""
+_MEMORIES = 2
+"""Hosts whose memory is kept: the present one's and that of the one before."""
+
+
+class SharedStore:
+    """Extents in the memory of a shared host. Threads of one worker share it."""
+
+    def __init__(self, path: str, token: str) -> None:
+        self._path, self._token = path, token
+        self._sock: socket.socket | None = None
+        self._sending = threading.Lock()
+        self._memories: dict[int, memoryview] = {}
+        self._arrived = threading.Condition()
+        self._grants: dict[tuple[int, int], Grants] = {}
+        self._closed = False
+        self.on_fill: Callable[[Order], None] | None = None
+        """Takes a fill; called in the store's own thread."""
+        threading.Thread(target=self._run, name="headrace-share", daemon=True).start()
+
+    # -- the connection ----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        pause = 0.02
+        while not self._closed:
+            sock = self._connect()
+            if sock is None:
+                time.sleep(pause)
+                pause = min(0.5, pause * 1.5)
+                continue
+            pause = 0.02
+            with contextlib.suppress(OSError, ProtocolError):
+                self._listen(sock)
+            with self._sending:
+                self._sock = None
+            sock.close()
+
+    def _connect(self) -> socket.socket | None:
+        sock = wire.make_socket()
+        try:
+            sock.settimeout(10.0)
+            sock.connect(self._path)
+            if wire.peer_uid(sock) != os.geteuid():
+                raise ProtocolError("the host is another user's")
+            wire.widen(sock)
+            wire.send(sock, encoder.encode(Hello(PROTOCOL, "worker", os.getpid(), self._token)))
+            received = wire.receive(sock)
+            if received is None:
+                raise ProtocolError("the host closed the connection")
+            data, fds = received
+            try:
+                welcome = decode_reply(data)
+                if not isinstance(welcome, Welcome) or len(fds) != 1:
+                    reason = welcome.reason if isinstance(welcome, Refused) else "no memory"
+                    raise ProtocolError(f"the host did not take this worker: {reason}")
+                self._map(welcome, fds[0])
+            finally:
+                wire.close_all(fds)
+            sock.settimeout(None)
+        except (OSError, ProtocolError):
+            sock.close()
+            return None
+        with self._sending:
+            self._sock = sock
+        return sock
+
+    def _map(self, welcome: Welcome, fd: int) -> None:
+        if os.fstat(fd).st_size < welcome.span:
+            raise ProtocolError("the cache is shorter than the host says")
+        memory = map_file(fd, 0, welcome.span)
+        with self._arrived:
+            self._memories.pop(welcome.instance, None)
+            while len(self._memories) >= _MEMORIES:
+                del self._memories[next(iter(self._memories))]
+            self._memories[welcome.instance] = memory
+            self._arrived.notify_all()
+
+    def _listen(self, sock: socket.socket) -> None:
+        while True:
+            received = wire.receive(sock)
+            if received is None:
+                return
+            wire.close_all(received[1])
+            reply = decode_reply(received[0])
+            if isinstance(reply, Fill):
+                if self.on_fill is not None:
+                    self.on_fill(reply.order)
+                else:
+                    self._send(Finished(reply.order.ticket, 0, reply.order.rows))
+
+    def _send(self, event: Finished | Idle) -> None:
+        data = encoder.encode(event)
+        with self._sending:
+            if self._sock is not None:
+                with contextlib.suppress(OSError):
+                    wire.send(self._sock, data)
+
+    def idle(self) -> None:
+        """This worker has nothing to do."""
+        self._send(Idle())
+
+    def close(self) -> None:
+        """Leave."""
+        self._closed = True
+        with self._sending:
+            if self._sock is not None:
+                with contextlib.suppress(OSError):
+                    self._sock.shutdown(socket.SHUT_RDWR)
+
+    # -- the store ---------------------------------------------------------------------------------------------
+
+    def _memory(self, instance: int) -> memoryview:
+        memory = self._memories.get(instance)
+        if memory is None:
+            with self._arrived:
+                self._arrived.wait_for(lambda: instance in self._memories, _PATIENCE)
+                memory = self._memories.get(instance)
+        if memory is None:
+            raise ValueError("the memory of that host is not here")
+        return memory
+
+    def extent(self, order: Order, offset: int, nbytes: int) -> memoryview:
+        """See ``Store``."""
+        memory = self._memory(order.instance)
+        if nbytes < 0 or offset < 0 or offset + nbytes > len(memory):
+            raise ValueError(f"extent {offset}+{nbytes} is outside of the cache")
+        return memory[offset : offset + nbytes]
+
+    def take(self, order: Order, claim: Claim | None, form: Form, sizes: Sequence[int]) -> list[int | None]:
+        """See ``Store``."""
+        if order.ticket < 0:
+            return [None] * len(sizes)
+        grants = self._grants.get((order.ticket, order.first))
+        if grants is None:
+            try:
+                self._memory(order.instance)
+            except ValueError:
+                return [None] * len(sizes)
+            grants = self._grants[order.ticket, order.first] = Grants(order.grants)
+        return grants.take(form, sizes)
+
+    def finished(self, order: Order, done: OrderDone) -> None:
+        """See ``Store``."""
+        grants = self._grants.pop((order.ticket, order.first), None)
+        if order.ticket < 0:
+            return
+        published = done.published
+        if published and order.first:
+            rows = np.frombuffer(published, np.int64).reshape(-1, 4).copy()
+            rows[:, 0] += order.first
+            published = rows.tobytes()
+        wanted = grants.wanted if grants is not None else {}
+        encoded, decoded, augmented = (wanted.get(form, 0) for form in CACHEABLE)
+        self._send(
+            Finished(
+                order.ticket,
+                order.first,
+                len(order.indices) // 8,
+                published,
+                (encoded, decoded, augmented),
+                done.spent.decoded,
+                done.spent.fetched,
+            )
+        )

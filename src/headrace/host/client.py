@@ -1,0 +1,451 @@
+"""A job's end of the connection to the shared host: asks for draws, keeps track of what came, outlives the host.
+
+A job depends on the host for draws and for where cached samples lie, and on nothing else: its batches are prepared
+by its own workers in its own memory. So when a host dies, the job finds or starts another, tells it which samples
+of the epoch are given out already, and goes on; if there is none to be had, it draws for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import uuid
+import warnings
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.coordinate.members import write_progress
+from headrace.coordinate.messages import Order, OrderDone, encoder
+from headrace.coordinate.protocol import (
+    PROTOCOL,
+    Ask,
+    Begin,
+    Drawn,
+    Finished,
+    Hello,
+    Identities,
+    Join,
+    Joined,
+    Over,
+    Refused,
+    Reply,
+    Request,
+    Update,
+    Welcome,
+    decode_reply,
+)
+from headrace.core import random as rnd
+from headrace.core.bits import Bits, choose
+from headrace.core.errors import HostUnavailable, ProtocolError
+from headrace.core.forms import CACHEABLE, Form
+from headrace.engine import wire
+from headrace.host import runtime
+from headrace.sampling import Geometry
+
+_AHEAD = 2
+"""Draws that are asked for before they are needed."""
+_STEPS = 64
+"""Steps that a rank remembers for the other ranks of its job, in case their host dies."""
+_PATIENCE = 20.0
+"""Seconds to wait for a host to answer, or to start."""
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class SharedDraw:
+    """One batch of a job that shares: its samples, and how each enters."""
+
+    epoch: int
+    step: int
+    indices: Ids
+    position: int
+    """Samples of the epoch that are given out once every rank has this batch."""
+    last: bool
+    ticket: int
+    instance: int
+    randomness: tuple[int, int] | None
+    forms: NDArray[np.uint8]
+    offsets: Ids
+    lengths: Ids
+    keep: NDArray[np.uint8]
+    grants: Ids
+    waits: int
+    whole: Ids
+    """The samples of the whole step, over all ranks."""
+    keys: bytes = b""
+    given: Any = None
+    """What the job itself drew, where it does."""
+
+
+class SharedClient:
+    """One rank's session with the shared host."""
+
+    def __init__(self, identities: Callable[[], NDArray[np.uint8]]) -> None:
+        """Connects only with ``open``: how samples look may have to be found out first."""
+        self.token = uuid.uuid4().hex
+        self._identities = identities
+        self._sock: socket.socket | None = None
+        self.instance = 0
+        self.alone = False
+        """There is no host to be had."""
+        self.takeovers = 0
+        self.updates: list[SharedDraw] = []
+        """Draws whose waiting rows need not wait any more."""
+        self._drawn: deque[SharedDraw] = deque()
+        self._waiting: dict[int, SharedDraw] = {}
+        self._asked: deque[tuple[bytes, Any]] = deque()
+        self._epoch = -1
+        self._explicit = False
+        self._over = False
+        self._given = Bits.empty(0)
+        self._steps: dict[int, Ids] = {}
+        self._step = 0
+        self._join: Join
+
+    def open(self, join: Join) -> None:
+        """Join the host, which is started if there is none."""
+        self._join = join
+        self._connect()
+
+    @property
+    def opened(self) -> bool:
+        """Whether ``open`` was called."""
+        return hasattr(self, "_join")
+
+    @property
+    def has_draws(self) -> bool:
+        """Whether a draw has come that was not taken."""
+        return bool(self._drawn) or self._over
+
+    @property
+    def path(self) -> str:
+        """Where workers find the host."""
+        return os.path.join(runtime.runtime_dir(), runtime.SOCKET)
+
+    def fileno(self) -> int:
+        """The connection's descriptor; -1 if there is none."""
+        return -1 if self._sock is None else self._sock.fileno()
+
+    # -- the connection ----------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        sock = runtime.find_or_start(_PATIENCE)
+        try:
+            sock.settimeout(_PATIENCE)
+            self._tell(sock, Hello(PROTOCOL, "job", os.getpid(), self.token))
+            welcome = self._hear(sock, Welcome)
+            self._tell(sock, self._join)
+            joined = self._hear(sock, Joined)
+            if joined.identities:
+                fd = wire.as_memfd(np.ascontiguousarray(self._identities()).tobytes())
+                try:
+                    self._tell(sock, Identities(), (fd,))
+                finally:
+                    os.close(fd)
+                self._hear(sock, Joined)
+            sock.setblocking(False)
+        except (OSError, ProtocolError) as error:
+            sock.close()
+            raise HostUnavailable(f"the shared host does not answer: {error}") from error
+        except BaseException:
+            sock.close()
+            raise
+        self._sock = sock
+        self.instance = welcome.instance
+
+    @staticmethod
+    def _tell(sock: socket.socket, request: Request, fds: tuple[int, ...] = ()) -> None:
+        wire.send(sock, encoder.encode(request), fds)
+
+    @staticmethod
+    def _hear(sock: socket.socket, kind: type[Any]) -> Any:
+        received = wire.receive(sock)
+        if received is None:
+            raise ProtocolError("it closed the connection")
+        wire.close_all(received[1])
+        reply = decode_reply(received[0])
+        if isinstance(reply, Refused):
+            raise HostUnavailable(reply.reason)
+        if not isinstance(reply, kind):
+            raise ProtocolError(f"it said {type(reply).__name__}")
+        return reply
+
+    def _send(self, request: Request, fds: tuple[int, ...] = ()) -> None:
+        """Tell the host. One that is gone is noticed when its answer is read."""
+        if self._sock is None:
+            return
+        data = encoder.encode(request)
+        while True:
+            try:
+                wire.send(self._sock, data, fds)
+                return
+            except BlockingIOError:
+                select.select([], [self._sock], [], 1.0)
+            except OSError:
+                return
+
+    def _lost(self) -> None:
+        """The host is gone: find or start another, and go on from what is known here."""
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+        for drawn in self._waiting.values():
+            self._go_on(drawn)  # nobody will tell what became of those rows: they are prepared here
+        self._waiting.clear()
+        self.takeovers += 1
+        for attempt in range(3):
+            try:
+                self._connect()
+                break
+            except HostUnavailable as error:
+                if attempt == 2:
+                    warnings.warn(
+                        f"the shared host is gone and there is no other: {error} This job goes on alone.",
+                        stacklevel=2,
+                    )
+                    self.alone = True
+                    return
+        if self._epoch >= 0:
+            self._begin(self._epoch, self._explicit)
+            for indices, _ in self._asked:
+                self._send(Ask(indices))
+
+    # -- epochs and draws --------------------------------------------------------------------------------------
+
+    def begin(self, epoch: int, *, explicit: bool, given: Bits | None = None) -> None:
+        """Begin an epoch. ``given``: samples that were delivered before, where it goes on."""
+        self._drop_draws()
+        self._epoch, self._explicit, self._over = epoch, explicit, False
+        self._given = Bits.empty(self._join.samples) if given is None else given.copy()
+        self._steps, self._step = {}, 0
+        self._begin(epoch, explicit)
+
+    def _begin(self, epoch: int, explicit: bool) -> None:
+        if explicit or not self._given.count():
+            self._send(Begin(epoch, 0, explicit, 0))
+            return
+        fd = wire.as_memfd(write_progress(self._given, self._steps))
+        try:
+            self._send(Begin(epoch, self._given.count(), explicit, self._step), (fd,))
+        finally:
+            os.close(fd)
+
+    def _drop_draws(self) -> None:
+        for drawn in self._drawn:
+            self._waiting.pop(drawn.ticket, None)
+            self.give_up(drawn.ticket, drawn.instance, 0, len(drawn.indices))
+        self._drawn.clear()
+        self._asked.clear()
+
+    def drop(self) -> None:
+        """The epoch was left: give up what came and was not taken, and wait for nothing."""
+        self._drop_draws()
+        self._waiting.clear()
+        self.updates.clear()
+
+    def ask(self, indices: bytes = b"", given: Any = None) -> None:
+        """Ask for one draw."""
+        self._asked.append((indices, given))
+        if not self.alone:
+            self._send(Ask(indices))
+
+    @property
+    def wants(self) -> int:
+        """Draws that should be asked for now."""
+        return max(0, _AHEAD - len(self._asked) - len(self._drawn))
+
+    def take(self) -> SharedDraw | None:
+        """The next draw, if it is here."""
+        if not self._drawn and self._asked:
+            self.pump()
+        if not self._drawn and self._asked and self.alone:
+            self._draw_alone()
+        return self._drawn.popleft() if self._drawn else None
+
+    @property
+    def over(self) -> bool:
+        """Whether every draw of the epoch has come."""
+        return self._over and not self._drawn
+
+    def pump(self) -> None:
+        """Take in what the host has said."""
+        while self._sock is not None:
+            try:
+                received = wire.receive(self._sock)
+            except BlockingIOError:
+                return
+            except (OSError, ProtocolError):
+                received = None
+            if received is None:
+                self._lost()
+                continue
+            wire.close_all(received[1])
+            self._take_in(decode_reply(received[0]))
+
+    def _take_in(self, reply: Reply) -> None:
+        if isinstance(reply, Drawn):
+            if self._asked and reply.epoch == self._epoch:
+                self._note(self._read(reply))
+            else:
+                count = len(reply.indices) // 8  # of an epoch that was left
+                self.give_up(reply.ticket, self.instance, 0, count)
+        elif isinstance(reply, Over):
+            if reply.epoch == self._epoch:
+                self._over = True
+                self._asked.clear()
+        elif isinstance(reply, Update):
+            drawn = self._waiting.pop(reply.ticket, None)
+            if drawn is not None:
+                rest = slice(drawn.waits, None)
+                drawn.forms[rest] = np.frombuffer(reply.forms, np.uint8)
+                drawn.offsets[rest] = np.frombuffer(reply.offsets, np.int64)
+                drawn.lengths[rest] = np.frombuffer(reply.lengths, np.int64)
+                drawn.keep[rest] = np.frombuffer(reply.keep, np.uint8)
+                drawn.grants = np.concatenate([drawn.grants, _grants(reply.grants)])
+                self._go_on(drawn)
+        elif isinstance(reply, Refused):
+            raise HostUnavailable(reply.reason)
+
+    def _go_on(self, drawn: SharedDraw) -> None:
+        """The rest of a draw need not wait any more, whether its batch is being prepared or still to be begun."""
+        drawn.waits = len(drawn.indices)
+        self.updates.append(drawn)
+
+    def _read(self, reply: Drawn) -> SharedDraw:
+        _, given = self._asked.popleft()
+        indices = np.frombuffer(reply.indices, np.int64)
+        return SharedDraw(
+            epoch=reply.epoch,
+            step=reply.step if given is None else given.step,
+            indices=indices,
+            position=reply.given if given is None else given.position,
+            last=reply.last if given is None else getattr(given, "last", False),
+            ticket=reply.ticket,
+            instance=self.instance,
+            randomness=(reply.seed, reply.key) if given is None else None,
+            forms=np.frombuffer(reply.forms, np.uint8).copy(),
+            offsets=np.frombuffer(reply.offsets, np.int64).copy(),
+            lengths=np.frombuffer(reply.lengths, np.int64).copy(),
+            keep=np.frombuffer(reply.keep, np.uint8).copy(),
+            grants=_grants(reply.grants),
+            waits=reply.waits,
+            whole=np.frombuffer(reply.whole, np.int64) if reply.whole else indices,
+            keys=b"" if given is None else getattr(given, "keys", b""),
+            given=given,
+        )
+
+    def _note(self, drawn: SharedDraw) -> None:
+        self._drawn.append(drawn)
+        if drawn.waits < len(drawn.indices):
+            self._waiting[drawn.ticket] = drawn
+        if drawn.given is None:
+            self._given.add(drawn.whole)
+            self._step = drawn.step + 1
+            if self._join.world_size > 1:
+                self._steps[drawn.step] = drawn.whole
+                self._steps.pop(drawn.step - _STEPS, None)
+
+    def _draw_alone(self) -> None:
+        """Draw as the host would, from what this job has not got."""
+        _, given = self._asked.popleft()
+        if given is not None:
+            self._note(self._plain(given.indices, given.step, given.position, given))
+            return
+        left = Bits.full(self._join.samples) - self._given
+        total = left.count()
+        geometry = Geometry(self._join.batch_size, 0, 1, self._join.drop_last)
+        if self._join.world_size > 1:
+            raise HostUnavailable(
+                "the shared host is gone, and the ranks of a job need one to agree on samples"
+            )
+        if geometry.steps(total) == 0:
+            self._over = True
+            self._asked.clear()
+            return
+        stop = geometry.cut(total, 0)[1]
+        ids = choose(left.words, stop, rnd.key(self.instance, self._epoch, self._step))
+        drawn = self._plain(ids, self._step, self._given.count() + stop, None)
+        drawn.randomness = (self.instance & ((1 << 63) - 1), (1 << 40) + self._epoch)
+        self._note(drawn)
+
+    def _plain(self, indices: Ids, step: int, position: int, given: Any) -> SharedDraw:
+        count = len(indices)
+        return SharedDraw(
+            epoch=self._epoch,
+            step=step,
+            indices=indices,
+            position=position,
+            last=False,
+            ticket=-1,
+            instance=0,
+            randomness=None,
+            forms=np.zeros(count, np.uint8),
+            offsets=np.full(count, -1, np.int64),
+            lengths=np.zeros(count, np.int64),
+            keep=np.zeros(count, np.uint8),
+            grants=np.zeros((0, 4), np.int64),
+            waits=count,
+            whole=indices,
+            given=given,
+        )
+
+    def give_up(self, ticket: int, instance: int, first: int, count: int) -> None:
+        """Rows of a draw will not be prepared."""
+        if ticket >= 0 and instance == self.instance:
+            self._send(Finished(ticket, first, count))
+
+    def close(self) -> None:
+        """Leave."""
+        if self._sock is not None:
+            with contextlib.suppress(OSError):
+                self._sock.close()
+            self._sock = None
+
+
+def _grants(data: bytes) -> Ids:
+    return np.frombuffer(data, np.int64).reshape(-1, 4)
+
+
+class SharedDirectory:
+    """A coordinator's view of the shared cache: everything about a row came with its draw."""
+
+    def __init__(self, client: SharedClient, budgets: dict[Form, int]) -> None:
+        self._client = client
+        self.budgets = dict(budgets)
+        self.bytes = dict.fromkeys(CACHEABLE, 0)
+        self.samples = dict.fromkeys(CACHEABLE, 0)
+        self.hits = dict.fromkeys((Form.NONE, *CACHEABLE), 0)
+
+    def dress(self, order: Order, drawn: SharedDraw, *, again: bool = False) -> None:
+        """See ``Catalogue``. An order that takes the place of a lost one does without the cache."""
+        if again:
+            return
+        start, stop = order.start, order.start + len(order.indices) // 8
+        part = slice(start, stop)
+        forms = drawn.forms[part]
+        order.forms, order.offsets = forms.tobytes(), drawn.offsets[part].tobytes()
+        order.lengths, order.keep = drawn.lengths[part].tobytes(), drawn.keep[part].tobytes()
+        order.instance, order.ticket, order.first = drawn.instance, drawn.ticket, start
+        if len(drawn.grants):
+            mine = (drawn.grants[:, 0] >= start) & (drawn.grants[:, 0] < stop)
+            order.grants = np.ascontiguousarray(drawn.grants[mine, 1:]).tobytes()
+        for form, number in enumerate(np.bincount(forms, minlength=len(Form)).tolist()):
+            self.hits[Form(form)] += number
+
+    def done(self, order: Order, event: OrderDone) -> None:
+        """See ``Catalogue``. Workers tell the host themselves."""
+
+    def lost(self, order: Order) -> None:
+        """See ``Catalogue``."""
+        self._client.give_up(order.ticket, order.instance, order.first, len(order.indices) // 8)
+
+    def full(self, form: Form) -> None:
+        """See ``Catalogue``."""

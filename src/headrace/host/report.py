@@ -1,0 +1,67 @@
+"""What a shared host tells about itself."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from headrace.coordinate.protocol import PROTOCOL
+from headrace.core.forms import Form
+from headrace.host.control import DatasetStatus, HostStatus, JobStatus, MemoryStatus, ShelfStatus
+
+if TYPE_CHECKING:
+    from headrace.host.service import Service
+
+
+def describe(service: Service) -> HostStatus:
+    """The status of a host."""
+    from headrace import __version__
+
+    commons = service.commons
+    pool = commons.pool
+    jobs = []
+    for job, rank in commons.ranks.values():
+        hits = {form.name.lower(): count for form, count in rank.hits.items()}
+        entered = sum(hits.values())
+        jobs.append(
+            JobStatus(
+                id=rank.token[:12],
+                name=job.name,
+                pid=rank.pid,
+                rank=rank.rank,
+                world_size=job.world_size,
+                dataset=job.dataset.label,
+                sampling=job.sampling,
+                epoch=rank.epoch.number if rank.epoch is not None else 0,
+                left=commons.remaining.left(job.number),
+                delivered=rank.samples,
+                rate=rank.rate if commons.now - rank.rated[0] < 10.0 else 0.0,
+                hits=hits,
+                hit_rate=1 - hits[Form.NONE.name.lower()] / entered if entered else 0.0,
+                workers=len(service.workers.get(rank.session, ())),
+                idle_s=max(0.0, commons.now - rank.heard),
+            )
+        )
+    datasets = [
+        DatasetStatus(
+            dataset.label, dataset.size, sum(job.dataset is dataset for job in commons.jobs.values())
+        )
+        for dataset in commons.universe.datasets.values()
+    ]
+    shelves = [
+        ShelfStatus(shelf.form.name.lower(), shelf.key[:12], len(shelf), shelf.bytes, len(shelf.jobs))
+        for shelf in pool.shelves.values()
+    ]
+    return HostStatus(
+        pid=os.getpid(),
+        started=service.started,
+        version=__version__,
+        protocol=PROTOCOL,
+        memory=MemoryStatus(pool.space.limit, pool.used, sum(len(shelf) for shelf in pool.shelves.values())),
+        jobs=jobs,
+        datasets=datasets,
+        shelves=shelves,
+        decodes=commons.decodes,
+        evictions=pool.evictions,
+        refills=commons.refills,
+    )

@@ -1,0 +1,266 @@
+"""Where the shared host of a user and machine is found, who may be it, and how it is started.
+
+Everything lies in one directory that nobody else may enter: ``host.lock`` decides who is the host (the kernel
+releases it when that process ends, however it does), ``host.sock`` is where it listens, ``host.log`` has what it
+said. The files themselves may be left behind: only the lock and the listener count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
+
+from headrace.core.errors import HostUnavailable
+from headrace.engine import wire
+from headrace.host.launch import Launch, host_command
+
+BACKLOG = 128
+LOCK, SOCKET, LOG = "host.lock", "host.sock", "host.log"
+
+_LONGEST = 107
+"""Bytes of a socket's path that the system takes."""
+_AGAIN = 0.01
+"""Seconds between two tries to connect to a host whose queue is full."""
+_REST = 0.2
+"""Seconds before another start, where a host had the lock and does not listen: it is on its way out."""
+
+
+def runtime_dir(*, create: bool = True) -> str:
+    """The directory of this user's host: ``HEADRACE_RUNTIME_DIR``, ``$XDG_RUNTIME_DIR/headrace`` or
+    ``/tmp/headrace-<uid>``.
+
+    Refused where others could meddle: it must be a directory (no link), ours, and closed to everybody else.
+    Without ``create`` it may be missing.
+    """
+    path = _place()
+    if len(os.fsencode(os.path.join(path, SOCKET))) > _LONGEST:
+        raise HostUnavailable(
+            f"the path {os.path.join(path, SOCKET)} is too long for a socket ({_LONGEST} bytes at most); "
+            "set HEADRACE_RUNTIME_DIR to a shorter one"
+        )
+    if create:
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+        except OSError as error:
+            raise _refused(path, f"cannot be made: {error.strerror}") from error
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        if create:
+            raise _refused(path, "was removed as it was made") from None
+        return path
+    except OSError as error:
+        raise _refused(path, f"cannot be looked at: {error.strerror}") from error
+    if stat.S_ISLNK(status.st_mode):
+        raise _refused(path, "is a symbolic link")
+    if not stat.S_ISDIR(status.st_mode):
+        raise _refused(path, "is not a directory")
+    if status.st_uid != os.geteuid():
+        raise _refused(path, f"belongs to user {status.st_uid}, and this is user {os.geteuid()}")
+    if status.st_mode & 0o077:
+        mode = stat.S_IMODE(status.st_mode)
+        raise _refused(path, f"is open to others (mode {mode:o}); if they left nothing in it, chmod 700 it")
+    return path
+
+
+def _place() -> str:
+    chosen = os.environ.get("HEADRACE_RUNTIME_DIR")
+    if chosen:
+        return os.path.abspath(chosen)
+    session = os.environ.get("XDG_RUNTIME_DIR", "")
+    # Under sudo, su and cron the variable is often that of another user, or of a session that has ended.
+    with contextlib.suppress(OSError):
+        if os.path.isabs(session) and os.stat(session).st_uid == os.geteuid():
+            return os.path.join(session, "headrace")
+    return f"/tmp/headrace-{os.geteuid()}"
+
+
+def _refused(path: str, why: str) -> HostUnavailable:
+    return HostUnavailable(
+        f"the directory of the shared host, {path}, {why}. Mend it, or set HEADRACE_RUNTIME_DIR to a directory "
+        "of your own with mode 700."
+    )
+
+
+class Claimed:
+    """This process is the host: it holds the lock and listens."""
+
+    def __init__(self, path: str, lock: int, listener: socket.socket) -> None:
+        self.path = path
+        """Of the socket."""
+        self.listener = listener
+        """Non-blocking; readable when somebody wants to connect."""
+        self._lock = lock
+        self._inode = os.lstat(path).st_ino
+
+    def accept(self) -> socket.socket | None:
+        """The next connection, non-blocking and with wide buffers; None when nobody waits.
+
+        Other users are turned away. (The directory keeps them out already; root could still come.)
+        """
+        while True:
+            try:
+                sock, _ = self.listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return None
+            try:
+                if wire.peer_uid(sock) == os.geteuid():
+                    sock.setblocking(False)
+                    wire.widen(sock)
+                    return sock
+            except OSError:
+                pass
+            sock.close()
+
+    def in_place(self) -> bool:
+        """Whether new jobs still find this host. Not when somebody cleaned its directory away: then they start
+        another, and this one should end once its own jobs have."""
+        try:
+            return os.lstat(self.path).st_ino == self._inode
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Stop listening and let another be the host. Those already connected stay so."""
+        if self._lock < 0:
+            return
+        if self.in_place():
+            with contextlib.suppress(OSError):
+                os.unlink(self.path)
+        self.listener.close()
+        os.close(self._lock)
+        self._lock = -1
+
+
+def claim() -> Claimed | None:
+    """Become the host of this user and machine; None if there is one already.
+
+    To be called before this process has threads: it sets the umask for a moment.
+    """
+    directory = runtime_dir()
+    lock = _take_lock(os.path.join(directory, LOCK))
+    if lock is None:
+        return None
+    path = os.path.join(directory, SOCKET)
+    listener = wire.make_socket()
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)  # of a host that was killed: we have the lock, so nobody listens there
+        mask = os.umask(0o177)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(mask)
+        wire.widen(listener)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        return Claimed(path, lock, listener)
+    except BaseException:
+        listener.close()
+        os.close(lock)
+        raise
+
+
+def _take_lock(path: str) -> int | None:
+    """A descriptor that holds the lock; None if another has it."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever cleans up temporary files may have removed it in between; then it locks nobody out.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(fd), os.lstat(path)):
+                    return fd
+        except BlockingIOError:
+            os.close(fd)
+            return None
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+
+
+def connect(timeout: float = 5.0) -> socket.socket | None:
+    """A connection to the host, a blocking socket; None if there is no host.
+
+    Raises HostUnavailable if the socket is another user's, or the host is too busy to take connections.
+    """
+    path = os.path.join(runtime_dir(create=False), SOCKET)
+    deadline = time.monotonic() + timeout
+    while True:
+        sock = wire.make_socket()
+        try:
+            sock.setblocking(False)
+            sock.connect(path)
+            if wire.peer_uid(sock) != os.geteuid():
+                raise HostUnavailable(
+                    f"{path} belongs to user {wire.peer_uid(sock)}; set HEADRACE_RUNTIME_DIR to a directory of "
+                    "your own"
+                )
+            wire.widen(sock)
+            sock.setblocking(True)
+            return sock
+        except (FileNotFoundError, ConnectionRefusedError):
+            sock.close()
+            return None
+        except BlockingIOError:
+            sock.close()  # its queue of connections is full
+            if time.monotonic() > deadline:
+                raise HostUnavailable(
+                    f"the shared host took no connection for {timeout:g} s; `headrace status` and "
+                    f"{os.path.join(os.path.dirname(path), LOG)} may tell why"
+                ) from None
+            time.sleep(_AGAIN)
+        except BaseException:
+            sock.close()
+            raise
+
+
+def find_or_start(timeout: float = 20.0, *, command: Sequence[str] | None = None) -> socket.socket:
+    """A connection to the host (a blocking socket), which is started if there is none.
+
+    Several jobs may do so at once: the lock lets one host live, and the others end quietly, with status 0. One
+    that ends otherwise, or does not listen in time, is a HostUnavailable with what it wrote to its log. ``command``
+    replaces the host that is started.
+    """
+    deadline = time.monotonic() + timeout
+    sock = connect(timeout)
+    while sock is None:
+        directory = runtime_dir()
+        launch = Launch(directory, os.path.join(directory, LOG), command or host_command())
+        with contextlib.closing(launch):
+            sock = _first_connection(launch, deadline)
+        if sock is None:
+            time.sleep(_REST)
+            sock = connect(max(0.0, deadline - time.monotonic()))
+    return sock
+
+
+def _first_connection(launch: Launch, deadline: float) -> socket.socket | None:
+    """A connection as soon as there is one; None if the new host made way for one that does not listen."""
+    for pause in _pauses():
+        status = launch.status()
+        # In this order: if it has ended by now, whoever was faster listens.
+        sock = connect(max(0.0, deadline - time.monotonic()))
+        if sock is not None:
+            return sock
+        if status:
+            raise HostUnavailable(f"the shared host ended as it started (status {status}). {launch.said()}")
+        if time.monotonic() > deadline:
+            raise HostUnavailable(f"the shared host did not start in time. {launch.said()}")
+        if status == 0:
+            break
+        time.sleep(pause)
+    return None
+
+
+def _pauses() -> Iterator[float]:
+    return chain((0.005, 0.01, 0.02), repeat(0.04))

@@ -1,0 +1,150 @@
+"""A loader's part in sharing: who its job is, what it can share, and its draws from the shared host."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import os
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from headrace.coordinate.coordinator import LATER, Draws
+from headrace.coordinate.protocol import Join
+from headrace.core.bits import Bits
+from headrace.core.errors import OptionError
+from headrace.core.forms import Form
+from headrace.core.layout import RowLayout
+from headrace.engine.bodies import Body
+from headrace.engine.share import SharedStore
+from headrace.host.client import SharedClient
+from headrace.loader.options import Options
+from headrace.recipes.recipe import Recipe
+from headrace.sources import identities
+
+_LAUNCHERS = (("TORCHELASTIC_RUN_ID",), ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("MASTER_ADDR", "MASTER_PORT"))
+"""Environment variables that all processes of one job, and only those, have in common."""
+_loaders = itertools.count()
+
+
+class Sharing:
+    """What a recipe's session needs to share."""
+
+    def __init__(
+        self, recipe: Recipe, options: Options, *, batch_size: int, drop_last: bool, explicit: bool
+    ) -> None:
+        """``explicit``: the job draws for itself, because the order is given."""
+        self._recipe, self._options = recipe, options
+        self._batch_size, self._drop_last, self._explicit = batch_size, drop_last, explicit
+        self.client = SharedClient(lambda: identities(recipe.source))
+        self._number = next(_loaders)
+
+    @property
+    def store(self) -> Callable[..., SharedStore]:
+        """Makes the shared cache as a worker sees it; called in the worker."""
+        return functools.partial(_open_store, self.client.path, self.client.token)
+
+    def open(self, layout: RowLayout | None) -> None:
+        """Join the host. ``layout``: how rows lie, None where batches are collated as a whole."""
+        if self.client.opened:
+            return
+        recipe, options = self._recipe, self._options
+        rows = layout is not None
+        augmented = self._key(Form.AUGMENTED, layout) if rows and not self._explicit else ""
+        body = Body.of(layout, targets=recipe.source.targets is not None).nbytes if layout is not None else 0
+        self.client.open(
+            Join(
+                name=_name(),
+                group=self._group(),
+                rank=0 if self._explicit else options.rank,
+                world_size=1 if self._explicit else options.world_size,
+                dataset=recipe.source.fingerprint(),
+                label=_label(recipe)[:512],
+                samples=len(recipe.source),
+                encoded=self._key(Form.ENCODED) if recipe.encoded else "",
+                decoded=self._key(Form.DECODED),
+                augmented=augmented if body else "",
+                body=body,
+                budget=options.cache_bytes,
+                split=options.split,
+                sampling="uniform" if self._explicit else options.sampling,
+                eviction=options.eviction,
+                batch_size=self._batch_size,
+                drop_last=self._drop_last,
+                whole=not rows,
+                fills=rows,
+            )
+        )
+
+    def _key(self, form: Form, layout: RowLayout | None = None) -> str:
+        try:
+            return self._recipe.share_key(form, layout)
+        except OptionError as error:
+            warnings.warn(f"{form.name.lower()} samples are not shared: {error}", stacklevel=2)
+            return ""
+
+    def _group(self) -> str:
+        """What the ranks of one job have in common, and nobody else has."""
+        if self._options.world_size == 1 or self._explicit:
+            return self.client.token
+        for names in _LAUNCHERS:
+            values = [os.environ.get(name, "") for name in names]
+            if all(values) and values != ["none"]:
+                return "|".join([*values, str(self._number)])[-128:]
+        return f"ppid{os.getppid()}|{self._number}"
+
+
+def _open_store(path: str, token: str, *_: Any) -> SharedStore:
+    return SharedStore(path, token)
+
+
+def _name() -> str:
+    argv: Sequence[str] = getattr(sys, "argv", [])
+    return (os.path.basename(argv[0]) if argv and argv[0] else "python")[:512]
+
+
+def _label(recipe: Recipe) -> str:
+    return str(getattr(recipe.source, "root", "") or type(recipe.source).__name__)
+
+
+class SharedDraws:
+    """The batches of one epoch, as the shared host draws them; or the job's own, looked up there."""
+
+    def __init__(
+        self, client: SharedClient, *, seed: int, epoch: int, given: Bits | None, own: Draws | None
+    ) -> None:
+        """``given``: samples that were delivered before. ``own``: the job's own draws, if the order is given."""
+        self._client, self.seed = client, seed
+        self._epoch, self._given, self._own = epoch, given, own
+        self._begun = self._ended = False
+        self._asked = self._taken = 0
+
+    def draw(self) -> Any:
+        """See ``Draws``."""
+        client = self._client
+        if not self._begun:
+            self._begun = True
+            client.begin(self._epoch, explicit=self._own is not None, given=self._given)
+        for _ in range(0 if self._ended else client.wants):
+            self._ask()
+        found = client.take()
+        if found is not None:
+            self._taken += 1
+            return found
+        if client.over or (self._ended and self._taken == self._asked):
+            return None
+        return LATER
+
+    def _ask(self) -> None:
+        if self._own is None:
+            self._client.ask()
+            return
+        if self._ended:
+            return
+        drawn = self._own.draw()
+        if drawn is None:
+            self._ended = True
+            return
+        self._asked += 1
+        self._client.ask(drawn.indices.tobytes(), drawn)

@@ -1,0 +1,502 @@
+"""Where the host is found, that there is one of it, and how it is started: with real processes and sockets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from headrace.core.errors import HeadraceError, HostUnavailable
+from headrace.engine import wire
+from headrace.host import launch, runtime
+from tests.engine.test_wire import open_fds
+from tests.loader.helpers import wait_until
+
+STANDIN = [sys.executable, str(Path(__file__).with_name("standin.py"))]
+NOBODY = 65534
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+
+
+def python(code: str) -> list[str]:
+    """A command that runs this instead of a host."""
+    return [sys.executable, "-c", textwrap.dedent(code)]
+
+
+@contextmanager
+def claim() -> Iterator[runtime.Claimed]:
+    """Be the host for a while."""
+    claimed = runtime.claim()
+    assert claimed is not None
+    with closing(claimed):
+        yield claimed
+
+
+def connect(timeout: float = 5.0) -> socket.socket:
+    """A connection to the host that must be there."""
+    sock = runtime.connect(timeout)
+    assert sock is not None
+    return sock
+
+
+def as_nobody(action: Any) -> int:
+    """Run something in a child process that belongs to another user; its exit status."""
+    pid = os.fork()
+    if not pid:
+        status = 99
+        try:
+            os.setgroups([])
+            os.setgid(NOBODY)
+            os.setuid(NOBODY)
+            status = action() or 0
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended with all its threads: only then are its files closed. Its new parent may be slow
+    to reap it."""
+    try:
+        threads = len(os.listdir(f"/proc/{pid}/task"))
+        return bool(threads <= 1 and psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+    except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+        return True
+
+
+# -- the directory --------------------------------------------------------------------------------------------
+
+
+def test_the_directory_is_made_for_us_alone(place: Path) -> None:
+    mask = os.umask(0)
+    try:
+        assert runtime.runtime_dir() == str(place)
+    finally:
+        os.umask(mask)
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    assert runtime.runtime_dir() == str(place)
+
+
+def test_where_the_directory_lies(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.mkdir(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    assert runtime.runtime_dir(create=False) == str(place)
+    monkeypatch.delenv("HEADRACE_RUNTIME_DIR")
+    assert runtime.runtime_dir(create=False) == f"{place}/headrace"
+    for useless in ("", "relative", str(place / "missing")):
+        monkeypatch.setenv("XDG_RUNTIME_DIR", useless)
+        assert runtime._place() == f"/tmp/headrace-{os.geteuid()}"
+    monkeypatch.delenv("XDG_RUNTIME_DIR")
+    assert runtime._place() == f"/tmp/headrace-{os.geteuid()}"
+
+
+@as_root
+def test_the_session_of_another_user_is_passed_by(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.mkdir(0o700)
+    os.chown(place, NOBODY, NOBODY)
+    monkeypatch.delenv("HEADRACE_RUNTIME_DIR")
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
+    assert runtime._place() == f"/tmp/headrace-{os.geteuid()}"
+
+
+def test_a_relative_directory_is_that_of_this_process(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(place.parent)
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", "run")
+    with runtime.find_or_start(command=STANDIN):
+        assert (place / "host.sock").is_socket()
+
+
+def refuse(what: str) -> None:
+    """Nobody uses this directory, neither to find a host nor to be one."""
+    for use in (
+        runtime.runtime_dir,
+        runtime.claim,
+        runtime.connect,
+        lambda: runtime.find_or_start(command=STANDIN),
+    ):
+        with pytest.raises(HeadraceError, match=what) as caught:
+            use()
+        assert "HEADRACE_RUNTIME_DIR" in str(caught.value)
+
+
+@pytest.mark.parametrize("mode", [0o701, 0o710, 0o755, 0o777, 0o1777])
+def test_a_directory_open_to_others_is_refused(place: Path, mode: int) -> None:
+    place.mkdir()
+    place.chmod(mode)
+    refuse(f"open to others.*{mode:o}.*chmod 700")
+
+
+def test_a_link_is_refused(place: Path) -> None:
+    target = place.with_name("target")
+    target.mkdir(0o700)
+    place.symlink_to(target)
+    refuse("symbolic link")
+    assert not list(target.iterdir())
+
+
+def test_what_is_no_directory_is_refused(place: Path) -> None:
+    place.touch(0o600)
+    refuse("not a directory")
+
+
+@as_root
+def test_a_directory_of_somebody_else_is_refused(place: Path) -> None:
+    place.mkdir(0o700)
+    os.chown(place, NOBODY, NOBODY)
+    refuse(f"belongs to user {NOBODY}")
+
+
+def test_a_directory_that_cannot_be_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.touch()
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(place / "below"))
+    with pytest.raises(HostUnavailable, match="HEADRACE_RUNTIME_DIR"):
+        runtime.runtime_dir()
+
+
+def test_paths_up_to_the_systems_limit_work_and_longer_ones_are_refused(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longest = str(place.parent / ("x" * 200))[: 107 - len("/host.sock")]
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", longest)
+    with claim(), connect():
+        pass
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", longest + "y")
+    refuse("too long")
+    assert not os.path.exists(longest + "y")
+
+
+# -- who is the host ------------------------------------------------------------------------------------------
+
+
+def test_there_is_one_host(place: Path) -> None:
+    first = runtime.claim()
+    assert first is not None
+    assert runtime.claim() is None
+    first.close()
+    assert not (place / "host.sock").exists()
+    assert runtime.connect() is None
+    second = runtime.claim()
+    assert second is not None
+    second.close()
+    second.close()
+
+
+def test_the_socket_is_ours_alone_and_the_umask_is_as_before(place: Path) -> None:
+    mask = os.umask(0o022)
+    try:
+        with claim():
+            assert stat.S_IMODE((place / "host.sock").stat().st_mode) == 0o600
+            assert stat.S_IMODE((place / "host.lock").stat().st_mode) == 0o600
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(mask)
+
+
+def test_nobody_there(place: Path) -> None:
+    assert runtime.connect() is None
+    assert not place.exists()
+    runtime.runtime_dir()
+    assert runtime.connect() is None
+
+
+def test_a_connection_carries_messages_both_ways(place: Path) -> None:
+    with claim() as claimed:
+        assert claimed.accept() is None
+        client = connect()
+        assert client.getblocking()
+        server = claimed.accept()
+        assert server is not None
+        with client, server:
+            assert not server.getblocking()
+            assert wire.peer_pid(server) == wire.peer_pid(client) == os.getpid()
+            wire.send(client, b"hello")
+            assert wire.receive(server) == (b"hello", [])
+            claimed.close()
+            wire.send(server, b"still here")
+            assert wire.receive(client) == (b"still here", [])
+
+
+def test_a_claim_leaves_no_descriptor(place: Path) -> None:
+    runtime.runtime_dir()
+    before = open_fds()
+    for _ in range(3):
+        with claim():
+            assert runtime.claim() is None
+    assert runtime.connect() is None
+    assert open_fds() == before
+
+
+def test_a_host_whose_files_were_cleaned_away_notices(place: Path) -> None:
+    with claim() as old:
+        assert old.in_place()
+        for file in place.iterdir():
+            file.unlink()
+        assert not old.in_place()
+        with claim() as new:
+            assert new.in_place() and not old.in_place()
+            old.close()  # must not take the other's socket with it
+            assert new.in_place()
+            with connect():
+                pass
+
+
+def test_a_host_that_takes_no_connections(place: Path) -> None:
+    waiting = []
+    with claim():
+        with pytest.raises(HostUnavailable, match="took no connection"):
+            for _ in range(runtime.BACKLOG + 2):
+                waiting.append(connect(0.05))  # noqa: PERF401
+        assert len(waiting) >= runtime.BACKLOG
+    for sock in waiting:
+        sock.close()
+
+
+@as_root
+def test_another_user_is_turned_away(place: Path) -> None:
+    with claim() as claimed:
+        for path in (place.parent, place, place / "host.sock"):
+            path.chmod(0o777)
+
+        def knock() -> int:
+            with wire.make_socket() as sock:
+                sock.connect(claimed.path)
+                return 7
+
+        assert as_nobody(knock) == 7
+        assert claimed.accept() is None
+        place.chmod(0o700)
+        with connect():
+            assert claimed.accept() is not None
+
+
+@as_root
+def test_the_host_of_another_user_is_not_believed(place: Path) -> None:
+    runtime.runtime_dir()
+    listening, told = os.pipe()
+    over, end = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            os.close(end)
+            with wire.make_socket() as sock:
+                sock.bind(str(place / "host.sock"))
+                os.setuid(NOBODY)
+                sock.listen()
+                os.write(told, b"x")
+                os.read(over, 1)
+        finally:
+            os._exit(0)
+    try:
+        os.read(listening, 1)
+        with pytest.raises(HostUnavailable, match=f"user {NOBODY}"):
+            runtime.connect()
+    finally:
+        os.close(end)
+        os.waitpid(pid, 0)
+        wire.close_all([listening, told, over])
+
+
+# -- starting it ----------------------------------------------------------------------------------------------
+
+
+def test_several_starters_get_one_host(place: Path) -> None:
+    barrier = threading.Barrier(4)
+
+    def start(_: int) -> socket.socket:
+        barrier.wait()
+        return runtime.find_or_start(command=STANDIN)
+
+    with ThreadPoolExecutor(4) as pool:
+        connections = list(pool.map(start, range(4)))
+    hosts = {wire.peer_pid(sock) for sock in connections}
+    assert len(hosts) == 1
+    with runtime.find_or_start(command=["/nothing/is/started"]) as another:
+        assert wire.peer_pid(another) in hosts
+    assert (place / "host.log").read_text().count("listening") == 1
+    for sock in connections:
+        sock.close()
+
+
+@pytest.mark.faults
+def test_after_a_kill_the_next_host_takes_its_place(place: Path) -> None:
+    with runtime.find_or_start(command=STANDIN) as sock:
+        first = wire.peer_pid(sock)
+        os.kill(first, signal.SIGKILL)
+        assert wire.receive(sock) is None
+    assert wait_until(lambda: gone(first))
+    assert (place / "host.sock").exists()
+    assert runtime.connect() is None
+    with runtime.find_or_start(command=STANDIN) as sock:
+        second = wire.peer_pid(sock)
+        assert second != first
+        assert runtime.claim() is None
+        os.kill(second, signal.SIGKILL)
+        assert wire.receive(sock) is None
+    assert wait_until(lambda: gone(second))
+    with claim(), connect():
+        pass
+
+
+def test_the_host_is_on_its_own(place: Path) -> None:
+    """No child of the job, no zombie in it, none of its descriptors; a session of its own, and the root directory."""
+    me = psutil.Process()
+    children = {child.pid for child in me.children()}
+    place.mkdir(0o700)
+    with (place / "inherited").open("w") as file:
+        os.set_inheritable(file.fileno(), True)
+        sock = runtime.find_or_start(command=STANDIN)
+    with sock:
+        host = wire.peer_pid(sock)
+        assert {child.pid for child in me.children(recursive=True)} == children
+        assert psutil.Process(host).ppid() != os.getpid()
+        assert os.getsid(host) not in (os.getsid(0), host)
+        assert os.readlink(f"/proc/{host}/cwd") == "/"
+        opened = {int(fd): os.readlink(f"/proc/{host}/fd/{fd}") for fd in os.listdir(f"/proc/{host}/fd")}
+        assert opened[0] == "/dev/null"
+        assert opened[1] == opened[2] == str(place / "host.log")
+        assert str(place / "inherited") not in opened.values()
+        assert not any("pipe:" in target for target in opened.values())
+    assert stat.S_IMODE((place / "host.log").stat().st_mode) == 0o600
+
+
+def test_the_host_ignores_no_signal_because_its_job_did(place: Path) -> None:
+    code = f"""
+    import signal
+    from headrace.engine import wire
+    from headrace.host import runtime
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
+    print(wire.peer_pid(runtime.find_or_start(command={STANDIN!r})))
+    """
+    host = int(subprocess.run(python(code), capture_output=True, check=True, timeout=60).stdout)
+    # The job has ended, and the host lives on.
+    status = dict(line.split(":\t", 1) for line in Path(f"/proc/{host}/status").read_text().splitlines())
+    assert int(status["SigBlk"], 16) == 0
+    assert not int(status["SigIgn"], 16) & (1 << (signal.SIGHUP - 1) | 1 << (signal.SIGTERM - 1))
+    os.kill(host, signal.SIGTERM)
+    assert wait_until(lambda: gone(host))
+
+
+@pytest.mark.faults
+def test_a_job_that_is_killed_while_it_starts_a_host_leaves_no_starter(place: Path) -> None:
+    slow = python(f"import time, runpy; time.sleep(1); runpy.run_path({STANDIN[1]!r}, run_name='__main__')")
+    code = f"from headrace.host import runtime; runtime.find_or_start(command={slow!r})"
+    job = subprocess.Popen(python(code))
+    log = place / "host.log"
+    assert wait_until(log.exists)
+    starter = next(iter(wait_for_children(job.pid)))
+    job.kill()
+    job.wait()
+    assert wait_until(lambda: gone(starter))
+    assert wait_until(lambda: "listening" in log.read_text())
+
+
+def wait_for_children(pid: int) -> list[int]:
+    """Children of a process, once there are any."""
+    found: list[int] = []
+
+    def look() -> bool:
+        found[:] = [child.pid for child in psutil.Process(pid).children()]
+        return bool(found)
+
+    assert wait_until(look)
+    return found
+
+
+def test_a_host_that_fails_is_reported_with_what_it_said(place: Path) -> None:
+    place.mkdir(0o700)
+    (place / "host.log").write_text("of old\n" * 50)
+    command = python("import sys; print('\\n'.join(map(str, range(100)))); sys.exit('no memory for this')")
+    with pytest.raises(HostUnavailable, match=r"status 1\)") as caught:
+        runtime.find_or_start(command=command)
+    message = str(caught.value)
+    assert message.endswith("no memory for this")
+    assert "\n  99\n" in message and "\n  11\n" not in message and "of old" not in message
+    assert str(place / "host.log") in message
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        (python("import os; os.kill(os.getpid(), 9)"), r"status 137\). It wrote nothing"),
+        (["/no/such/program"], "FileNotFoundError"),
+    ],
+)
+def test_hosts_that_end_in_other_ways(place: Path, command: list[str], what: str) -> None:
+    before = open_fds()
+    with pytest.raises(HostUnavailable, match=what):
+        runtime.find_or_start(command=command)
+    assert open_fds() == before
+
+
+def test_a_host_that_does_not_listen_in_time(place: Path) -> None:
+    with pytest.raises(HostUnavailable, match=r"in time.*\n  (?s:.*)thinking"):
+        runtime.find_or_start(
+            2.0, command=python("import time; print('thinking', flush=True); time.sleep(10)")
+        )
+
+
+def test_a_host_on_its_way_out_is_waited_for(place: Path) -> None:
+    """It still has the lock and does not listen any more: new ones make way, until one finds the lock free."""
+    lock = runtime._take_lock(os.path.join(runtime.runtime_dir(), runtime.LOCK))
+    assert lock is not None
+    log = place / "host.log"
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(runtime.find_or_start, 60.0, command=STANDIN)
+        try:
+            assert wait_until(lambda: log.exists() and "made way" in log.read_text())
+        finally:
+            os.close(lock)
+        with found.result(60) as sock:
+            assert f"listening {wire.peer_pid(sock)}" in log.read_text()
+
+
+def test_a_long_log_is_begun_anew(place: Path) -> None:
+    place.mkdir(0o700)
+    log = place / "host.log"
+    log.write_text("x" * (1 << 20))
+    with runtime.find_or_start(command=STANDIN) as sock:
+        assert log.stat().st_size > 1 << 20
+        host = wire.peer_pid(sock)
+        os.kill(host, signal.SIGKILL)
+        assert wire.receive(sock) is None
+    assert wait_until(lambda: gone(host))
+    with runtime.find_or_start(command=STANDIN):
+        assert log.stat().st_size < 100
+
+
+def test_the_host_finds_headrace_where_the_job_did(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "beside_the_job.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", "lib")
+    monkeypatch.setenv("HEADRACE_HOST_IDLE", "7")
+    command = python(
+        f"""
+        import os, runpy, headrace, beside_the_job
+        assert os.environ["HEADRACE_HOST_IDLE"] == "7"
+        runpy.run_path({STANDIN[1]!r}, run_name="__main__")
+        """
+    )
+    runtime.find_or_start(command=command).close()
+
+
+def test_what_is_started_by_default() -> None:
+    assert launch.host_command()[0] == sys.executable
+    assert launch.host_command()[-2:] == ["-m", "headrace.host.service"]

@@ -80,7 +80,8 @@ class Measured:
         self.epoch = 0.0
         """That every job has reached."""
         self.cpu: list[tuple[float, float]] = []
-        self.until = time.monotonic() + plan["limit_s"]
+        self.moved = time.monotonic()
+        self.until = self.moved + plan["limit_s"]
         self.runtime = tempfile.mkdtemp(prefix="headrace-bench-")
         self.environment = {"HEADRACE_RUNTIME_DIR": self.runtime}
         extra = {"ports": _free_ports(4)} if self.entry.producer else {}
@@ -156,13 +157,17 @@ class Measured:
 
     def hear(self) -> tuple[int, str]:
         """The next event of any job."""
-        patience = min(self.entry.stall_s, self.until - time.monotonic())
+        # A producer that goes on by itself moves nothing.
+        patience = min(self.moved + self.entry.stall_s, self.until) - time.monotonic()
         try:
             number, event = self.events.get(timeout=max(0.0, patience))
         except Empty:
             far = ", ".join(str(job.images) for job in self.jobs.values())
-            raise Gave(f"nothing moved for {patience:.0f} s; images delivered so far: {far}") from None
+            still = time.monotonic() - self.moved
+            raise Gave(f"nothing moved for {still:.0f} s; images delivered by each job: {far}") from None
         kind = event["event"]
+        if number >= 0:
+            self.moved = time.monotonic()
         if kind == "failed":
             raise Gave(event["reason"])
         if kind == "gone":
@@ -197,6 +202,7 @@ class Measured:
 
     def close(self) -> None:
         """End all that was started."""
+        started = {stat.pid for stat in descendants(os.getpid())}
         if self.entry.shares:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.ask("stop")
@@ -213,6 +219,10 @@ class Measured:
         for stat in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(stat.pid, signal.SIGKILL)
+        # What torch shares by name stays when its owner is killed; the owner's id is in the name.
+        for pid in started:
+            for path in Path("/dev/shm").glob(f"torch_{pid}_*"):
+                path.unlink(missing_ok=True)
         shutil.rmtree(self.runtime, ignore_errors=True)
 
 

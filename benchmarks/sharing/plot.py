@@ -12,7 +12,7 @@ PANELS = (
     ("cpu_s_per_1000", "CPU-seconds per 1000 images"),
     ("decodes_per_sample", "decodes per sample and epoch"),
 )
-PEERS = ("#9a9a9a", "#c2a878", "#a88fb5", "#8fae8b", "#c98f8f")
+PEERS = ("#9a9a9a", "#c2a878", "#a88fb5", "#8fae8b", "#d8a0a0", "#b85c5c")
 OURS = ("#7d8a99", "#a5cfe0", "#63a9c4", "#2f86a6", "#0b3c5d")
 MARKS = "osD^vPX"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ def words(*parts: range) -> Words:
     return Bits.of(SIZE, [one for part in parts for one in part]).words
 
 
-def jobs(*parts: range) -> Remaining:
+def jobs(*parts: Sequence[int]) -> Remaining:
     """Jobs 0, 1, ... that need these."""
     remaining = Remaining(SIZE)
     for job, part in enumerate(parts):
@@ -53,6 +55,12 @@ def test_auto_keeps_a_peer_only_if_enough_candidates_stay() -> None:
     assert set(drawn) <= set(range(0, 30)), (
         "the larger peer shares 5, which is not enough; the smaller one 30"
     )
+
+
+def test_auto_shares_with_the_peer_that_needs_most_where_it_cannot_with_both() -> None:
+    remaining = jobs(range(0, 100), range(50, 100), [*range(0, 50), *range(100, SIZE)])
+    drawn = Auto().draw(remaining, 0, 10, View((), words(), (1, 2)), 0).tolist()
+    assert set(drawn) <= set(range(0, 50))
 
 
 def test_auto_spreads_over_what_it_could_take() -> None:

@@ -23,7 +23,7 @@ from headrace.coordinate.shelf import Shelf
 from headrace.coordinate.tickets import Dress, Ticket
 from headrace.coordinate.universe import Dataset, Universe
 from headrace.core import random as rnd
-from headrace.core.bits import Bits, choose, count
+from headrace.core.bits import Bits, at_least, choose, count, test
 from headrace.core.errors import ProtocolError
 from headrace.core.forms import CACHEABLE, Form
 from headrace.eviction import EVICTIONS
@@ -61,6 +61,7 @@ class Commons:
         """By sample: the tickets that wait for it."""
         self._orphans: dict[int, list[int]] = {}
         """Blocks that a lost session's workers may still be writing to."""
+        self._stalled = False
         self._span_of_tickets = 0.1
         """Seconds from giving a ticket out to its end, a moving average."""
 
@@ -153,6 +154,7 @@ class Commons:
         del job.ranks[rank.rank]
         if not job.ranks:
             self._end(job)
+        self._go_on()
 
     def _end(self, job: Job) -> None:
         del self.jobs[job.number]
@@ -229,6 +231,9 @@ class Commons:
     def _serve(self, job: Job, rank: Rank) -> None:
         epoch = rank.epoch
         while rank.asks and epoch is not None and not epoch.awaited:
+            if any(shelf.unsure for shelf in job.shelves.values()):
+                self._stalled = True  # for a moment: memory set aside for guessed sizes is memory lost
+                return
             if epoch.explicit:
                 self._serve_explicit(job, rank, epoch, rank.asks.popleft())
                 continue
@@ -239,10 +244,16 @@ class Commons:
                         (rank.session, Refused("the samples of a step were lost with their host"))
                     )
                     return
-                if epoch is not job.epoch or not self._draw(job, epoch):
+                count = job.next_count(epoch) if epoch is job.epoch else 0
+                if not count:
                     rank.asks.popleft()
                     self.out.append((rank.session, Over(epoch.number)))
                     continue
+                view = self._view(job)
+                if self._should_wait(job, rank, view, count):
+                    self._stalled = True
+                    return
+                self._draw(job, epoch, view, count)
             rank.asks.popleft()
             ids = job.share(epoch, rank.rank, step)
             whole = epoch.steps[step] if job.world_size > 1 else None
@@ -265,20 +276,30 @@ class Commons:
         epoch.cursors[rank.rank] = step + 1
         self._give(job, rank, epoch, step, ids, 0, False, None)
 
-    def _draw(self, job: Job, epoch: Epoch) -> bool:
-        """Draw the next step of a job; False at the end of its epoch."""
-        count = job.next_count(epoch)
-        if count == 0:
+    def _should_wait(self, job: Job, rank: Rank, view: View, count: int) -> bool:
+        """Whether a draw had better wait a moment, for the rank has others under way.
+
+        What it would prepare now could not be kept, and so would be prepared again for others, although room
+        is about to come.
+        """
+        if job.sampling != "auto" or not view.peers or view.room >= count or not rank.open:
             return False
+        found = view.pending.copy()
+        for ready in view.ready:
+            found |= ready
+        found &= self.remaining.words(job.number)
+        return not at_least(found, count - view.room)
+
+    def _draw(self, job: Job, epoch: Epoch, view: View, count: int) -> None:
+        """Draw the next step of a job."""
         job.draws += 1
         key = rnd.key(self.nonce, job.number, epoch.number, job.draws)
         sampler = self._samplers[job.sampling]
-        ids = sampler.draw(self.remaining, job.number, count, self._view(job), key)
+        ids = sampler.draw(self.remaining, job.number, count, view, key)
         if len(ids) != count:
             raise ProtocolError(f"{count} samples were to be drawn and {len(ids)} were left")
         epoch.steps[epoch.base + epoch.drawn] = ids
         epoch.drawn += 1
-        return True
 
     def _peers(self, job: Job) -> tuple[int, ...]:
         """Jobs that could share what is prepared for this one."""
@@ -292,18 +313,40 @@ class Commons:
         augmented, decoded = job.shelves.get(Form.AUGMENTED), job.shelves.get(Form.DECODED)
         encoded = job.shelves.get(Form.ENCODED)
         ready = []
+        later = None
         pending = np.zeros(-(-self.universe.size // 64), np.uint64)
         if augmented is not None and job.stale is not None:
             fresh = ~job.stale.words
             ready.append(augmented.cached.words & fresh)
             pending |= augmented.pending.words & fresh
+            later = (augmented.cached.words | augmented.pending.words) & ~fresh
         if decoded is not None:
             pending |= decoded.pending.words
             if peers:  # alone, nothing of it is lost by waiting for its turn
                 ready.append(decoded.cached.words)
         if encoded is not None and peers:
             ready.append(encoded.cached.words)
-        return View(tuple(ready), pending, peers)
+        room = self._room(job)
+        if room > 0:
+            self.pool.reconsider()
+        return View(tuple(ready), pending, peers, room, later)
+
+    def _room(self, job: Job) -> int:
+        """How many samples that this job prepares could be kept without losing what others need."""
+        space = self.pool.space.available
+        whole = self.pool.space.largest
+        augmented, decoded = job.shelves.get(Form.AUGMENTED), job.shelves.get(Form.DECODED)
+        if augmented is not None and len(augmented.jobs) > 1 and self.pool.allows(Form.AUGMENTED):
+            displaced = sum(shelf.bytes for shelf in self.pool.shelves.values() if shelf.form == Form.DECODED)
+            return ((space if whole >= augmented.estimate else 0) + displaced) // augmented.estimate
+        if decoded is None or len(decoded.jobs) < 2 or not self.pool.allows(Form.DECODED):
+            return 1 << 62
+        used_up = decoded.cached.words
+        for number in decoded.jobs:
+            used_up = used_up & ~self.remaining.words(number)
+        reading = np.fromiter(decoded.busy, np.int64, len(decoded.busy))
+        free = space // decoded.estimate if whole >= decoded.estimate else 0
+        return free + count(used_up) - int(np.count_nonzero(test(used_up, reading)))
 
     def _give(
         self,
@@ -325,6 +368,8 @@ class Commons:
             ids, waits = ids[order], waits[order]
             dress = Dress(dress.forms[order], dress.offsets[order], dress.lengths[order], dress.keep)
         ticket = self._ticket(job, rank.session, epoch.number, ids, dress)
+        self.pool.tick(len(ids))
+        rank.open += 1
         if waits.any():
             ticket.waits = int(np.argmax(waits))
             for row in np.flatnonzero(waits).tolist():
@@ -379,9 +424,9 @@ class Commons:
             shelf = job.shelves.get(form)
             if shelf is None or not len(shelf):
                 continue
-            here = shelf.cached.test(ids)
+            here = test(shelf.cached.words, ids)
             if form == Form.AUGMENTED and job.stale is not None:
-                here &= ~job.stale.test(ids)
+                here &= ~test(job.stale.words, ids)
             rows = np.flatnonzero(here)
             if len(rows):
                 dress.forms[rows] = form
@@ -390,9 +435,9 @@ class Commons:
             for form in (Form.DECODED, Form.AUGMENTED):
                 shelf = job.shelves.get(form)
                 if shelf is not None and shelf.owner:
-                    coming = shelf.pending.test(ids)
+                    coming = test(shelf.pending.words, ids)
                     if form == Form.AUGMENTED and job.stale is not None:
-                        coming &= ~job.stale.test(ids)
+                        coming &= ~test(job.stale.words, ids)
                     waits |= coming
             waits &= dress.forms < Form.DECODED
         return dress, waits
@@ -401,11 +446,12 @@ class Commons:
         """Rows that enter from the cache: their extents stay until they are read."""
         job = self.jobs[ticket.job]
         by_form: dict[Form, list[int]] = {}
-        for row in rows:
-            form = int(ticket.dress.forms[row])
+        chosen = np.asarray(rows, np.int64)
+        forms = ticket.dress.forms[chosen].tolist()
+        for row, form, sample in zip(chosen.tolist(), forms, ticket.ids[chosen].tolist(), strict=True):
             if form:
-                ticket.reads[row] = Form(form)
-                by_form.setdefault(Form(form), []).append(int(ticket.ids[row]))
+                ticket.reads[row] = form
+                by_form.setdefault(form, []).append(sample)
         for form, samples in by_form.items():
             shelf = job.shelves[form]
             shelf.read(samples)
@@ -425,8 +471,8 @@ class Commons:
         total = np.zeros(len(ids), np.int64)
         for number in jobs:
             stale = self.jobs[number].stale
-            wanted = self.remaining.bits(number).test(ids)
-            total += wanted if stale is None else wanted & ~stale.test(ids)
+            wanted = test(self.remaining.words(number), ids)
+            total += wanted if stale is None else wanted & ~test(stale.words, ids)
         return total
 
     def _keep(self, job: Job, ticket: Ticket, rows: Ids) -> None:
@@ -441,12 +487,12 @@ class Commons:
         served: set[int] = set()
         if augmented is not None and self.pool.allows(Form.AUGMENTED):
             served = augmented.jobs
-            there = augmented.cached.test(ids) | augmented.pending.test(ids)
+            there = test(augmented.cached.words, ids) | test(augmented.pending.words, ids)
             needs = self._fresh_needs(augmented, ids)
             wanted = ~there & (needs > 0)
             self._grant(ticket, augmented, rows[wanted], ids[wanted], needs[wanted], len(augmented.jobs))
         if decoded is not None and self.pool.allows(Form.DECODED):
-            fresh = ~(decoded.cached.test(ids) | decoded.pending.test(ids))
+            fresh = ~(test(decoded.cached.words, ids) | test(decoded.pending.words, ids))
             needs = self._needs_of(decoded, ids, decoded.jobs)
             if len(served) > 1:
                 # Those who will take it augmented do not need it decoded.
@@ -458,7 +504,7 @@ class Commons:
             others = encoded.jobs - inside
             asked = self.pool.limited and self.pool.allows(Form.ENCODED)
             if (others and self.pool.allows(Form.ENCODED)) or asked:
-                fresh = ~(encoded.cached.test(ids) | encoded.pending.test(ids)) & (
+                fresh = ~(test(encoded.cached.words, ids) | test(encoded.pending.words, ids)) & (
                     ticket.dress.forms[rows] == 0
                 )
                 needs = self._needs_of(encoded, ids, others)
@@ -512,7 +558,8 @@ class Commons:
                 job.shelves[form].learn(min(wanted, 1 << 32))
         closing = event.first + np.flatnonzero(ticket.open[event.first : stop])
         kept: set[tuple[int, Form]] = set()
-        fresh: list[int] = []
+        fresh: dict[Form, list[int]] = {}
+        shelves: dict[int, Shelf] = {int(form): shelf for form, shelf in job.shelves.items()}
         mine = {offset for offset, (row, _, _) in ticket.blocks.items() if event.first <= row < stop}
         if event.published and len(closing):
             if len(event.published) % 32:
@@ -521,7 +568,7 @@ class Commons:
                 np.frombuffer(event.published, np.int64).reshape(-1, 4).tolist()
             ):
                 block = ticket.blocks.get(offset) if offset in mine else None
-                shelf = job.shelves.get(Form(form_)) if form_ in (1, 2, 3) else None
+                shelf = shelves.get(form_)
                 if (
                     block is None
                     or shelf is None
@@ -536,13 +583,22 @@ class Commons:
                 del ticket.blocks[offset]
                 sample = int(ticket.ids[row])
                 self.pool.store(shelf, sample, offset, nbytes)
-                if shelf.form == Form.AUGMENTED:
-                    fresh.append(sample)
+                fresh.setdefault(shelf.form, []).append(sample)
+        for form, samples in fresh.items():
+            job.shelves[form].cached.add(np.array(samples, np.int64))
         unused = [offset for offset in mine if offset in ticket.blocks]
         for offset in unused:
             del ticket.blocks[offset]
         self.pool.give_back(unused)
-        self._drop_used_up(job, self._close_rows(ticket, closing) + fresh)
+        self._drop_used_up(job, self._close_rows(ticket, closing) + fresh.get(Form.AUGMENTED, []))
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Try again those whose draws had to wait."""
+        if self._stalled:
+            self._stalled = False
+            for job in list(self.jobs.values()):
+                self._serve_all(job)
 
     def _close_rows(self, ticket: Ticket, rows: Ids) -> list[int]:
         """Rows are over: their extents are read, and what was pending of them stands or does not.
@@ -552,13 +608,13 @@ class Commons:
         if not len(rows):
             return []
         job = self.jobs[ticket.job]
-        reads: dict[Form, list[int]] = {}
-        for row in rows.tolist():
-            form = ticket.reads.pop(row, None)
-            if form is not None:
-                reads.setdefault(form, []).append(int(ticket.ids[row]))
-        for form, samples in reads.items():
-            job.shelves[form].release(samples)
+        reads: dict[int, list[int]] = {}
+        for row, sample in zip(rows.tolist(), ticket.ids[rows].tolist(), strict=True):
+            read = ticket.reads.pop(row, None)
+            if read is not None:
+                reads.setdefault(read, []).append(sample)
+        for read, samples in reads.items():
+            job.shelves[Form(read)].release(samples)
         ticket.open[rows] = False
         ticket.left -= len(rows)
         for sample in [
@@ -568,6 +624,8 @@ class Commons:
             self._forget_waiter(sample, ticket)
         if ticket.left == 0:
             del self.tickets[ticket.id]
+            if ticket.session in self.ranks and not ticket.fill:
+                self.ranks[ticket.session][1].open -= 1
             self._span_of_tickets += 0.1 * (self.now - ticket.given - self._span_of_tickets)
         keep = ticket.dress.keep[rows]
         settled: dict[int, None] = {}
@@ -576,9 +634,8 @@ class Commons:
             if not len(marked):
                 continue
             shelf = job.shelves[form]
-            samples = ticket.ids[marked]
-            shelf.pending.discard(samples)
-            for sample in samples.tolist():
+            shelf.pending.discard(ticket.ids[marked])
+            for sample in ticket.ids[marked].tolist():
                 if shelf.owner.get(sample) == ticket.id:
                     del shelf.owner[sample]
                 settled[sample] = None
@@ -593,10 +650,18 @@ class Commons:
         name = self.pool.eviction.name
         if shelf is None or not samples or name not in ("auto", "uses"):
             return
-        ids = np.array(sorted(set(samples)), np.int64)
-        for sample in ids[self.needs(shelf, ids) == 0].tolist():
-            if sample in shelf and not shelf.busy.get(sample):
-                self.pool.evict(shelf, sample)
+        busy = shelf.busy
+        ids = np.array([s for s in set(samples) if s not in busy and s in shelf], np.int64)
+        for number in shelf.jobs:
+            if not len(ids):
+                return
+            needed = test(self.remaining.words(number), ids)
+            stale = self.jobs[number].stale
+            if stale is not None:
+                needed &= ~test(stale.words, ids)
+            ids = ids[~needed]
+        if len(ids):
+            self.pool.evict(shelf, ids.tolist())
 
     # -- waiting -----------------------------------------------------------------------------------------------
 

@@ -59,6 +59,8 @@ class Rank:
     epoch: Epoch | None = None
     asks: deque[bytes] = field(default_factory=deque)
     """Draws that it asked for and has not got."""
+    open: int = 0
+    """Draws that it was given and whose rows are not all done with."""
     samples: int = 0
     hits: dict[Form, int] = field(default_factory=lambda: dict.fromkeys(Form, 0))
     rate: float = 0.0

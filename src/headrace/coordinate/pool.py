@@ -19,10 +19,14 @@ Needs = Callable[[Shelf, Ids], NDArray[np.int64]]
 
 _PATIENCE = 32
 """After a newcomer was refused, so many events pass before the whole cache is looked over again."""
-_QUEUE = 512
+_QUEUE = 128
 """Victims found in one look."""
 _MOST = 64
 """Victims that one newcomer may cost: beyond that the memory is too cut up to bother."""
+
+
+def _worth_of(victim: tuple[float, Shelf, int]) -> float:
+    return victim[0]
 
 
 class Pool:
@@ -43,14 +47,18 @@ class Pool:
         self._refused: dict[Form | None, tuple[float, int]] = {}
         self._worths: dict[tuple[Form, int, int, int], float] = {}
 
-    def tick(self) -> int:
-        """The pool's own time: one per event."""
-        self._clock += 1
+    def tick(self, events: int = 1) -> int:
+        """The pool's own time: it counts what happens to samples."""
+        self._clock += events
         return self._clock
 
     def changed(self) -> None:
         """Who needs what has changed at large: what was found out about victims is out of date."""
         self._victims.clear()
+        self._refused.clear()
+
+    def reconsider(self) -> None:
+        """There is room again: newcomers that were refused may be worth it now."""
         self._refused.clear()
 
     def shelf(self, form: Form, key: str, universe: int, body: int = 0) -> Shelf:
@@ -70,7 +78,7 @@ class Pool:
             for shelf in self.shelves.values():
                 for sample, offset, *_ in shelf.entries().tolist():
                     if offset in homeless:
-                        self.evict(shelf, sample)
+                        self.evict(shelf, [sample])
 
     @property
     def limited(self) -> bool:
@@ -116,7 +124,7 @@ class Pool:
             victim = self._next_victim(limited, worth)
             if victim is None:
                 return None
-            self.evict(*victim)
+            self.evict(victim[0], [victim[1]])
             self.evictions += 1
             if self._limits is not None and self._used[shelf.form] + nbytes > self._limits[shelf.form]:
                 continue
@@ -192,7 +200,10 @@ class Pool:
     # -- what happens to samples ---------------------------------------------------------------------------
 
     def store(self, shelf: Shelf, sample: int, offset: int, nbytes: int) -> None:
-        """An admitted sample stands in its block; what it does not fill is free again."""
+        """An admitted sample stands in its block; what it does not fill is free again.
+
+        That it is cached is to be noted in ``shelf.cached``, for all samples of an event at once.
+        """
         form, size = self._sizes[offset]
         shelf.learn(nbytes)
         kept = aligned(max(nbytes, 1))
@@ -201,7 +212,6 @@ class Pool:
             self._used[form] -= size - kept
             self._sizes[offset] = (form, kept)
         shelf.put(sample, offset, nbytes, self.tick())
-        shelf.cached.add(np.array([sample]))
 
     def give_back(self, offsets: Sequence[int]) -> None:
         """Blocks that were granted and not filled."""
@@ -210,11 +220,10 @@ class Pool:
             self._used[form] -= size
             self.space.free(offset)
 
-    def evict(self, shelf: Shelf, sample: int) -> None:
-        """A cached sample goes."""
-        offset = shelf.remove(sample)
-        shelf.cached.discard(np.array([sample]))
-        self.give_back([offset])
+    def evict(self, shelf: Shelf, samples: list[int]) -> None:
+        """Cached samples go."""
+        self.give_back([shelf.remove(sample) for sample in samples])
+        shelf.cached.discard(np.array(samples, np.int64))
 
     @property
     def used(self) -> int:

@@ -57,6 +57,11 @@ class Shelf:
         """Bytes to set aside for an extent whose size is not known yet."""
         return self._body or self._largest or _GUESS
 
+    @property
+    def unsure(self) -> bool:
+        """Whether the first extents are being made, from which their size will be known."""
+        return not self._body and not self._largest and bool(self.owner)
+
     def learn(self, nbytes: int) -> None:
         """An extent of so many bytes was seen."""
         self._largest = max(self._largest, nbytes)

@@ -47,7 +47,7 @@ class Ticket:
     fill: bool = False
     blocks: dict[int, tuple[int, Form, int]] = field(default_factory=dict)
     """Granted and not filled, by offset: row, form, capacity."""
-    reads: dict[int, Form] = field(default_factory=dict)
+    reads: dict[int, int] = field(default_factory=dict)
     """Rows whose extents are in use, and which."""
     open: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
     left: int = 0

@@ -43,7 +43,7 @@ def count(words: Words) -> int:
 
 def at_least(words: Words, wanted: int) -> bool:
     """Whether ``wanted`` bits or more are 1. Looks no further than it must."""
-    start, width = 0, 2048
+    start, width = 0, 1024
     while wanted > 0:
         if start >= len(words):
             return False

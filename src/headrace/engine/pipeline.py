@@ -6,7 +6,6 @@ say (``Threads``); whether user code can use more than one is measured here and 
 
 from __future__ import annotations
 
-import contextlib
 import threading
 from collections.abc import Callable
 
@@ -127,11 +126,14 @@ class RowPipeline:
     def _fill(self, order: Order) -> None:
         """Prepare something into the shared cache."""
         order.layout = self._layout
-        fetched = self._stages.fetch(order, None)
-        with self._ended:
-            self._under_way += 1
-        with contextlib.suppress(Closed):
+        try:
+            fetched = self._stages.fetch(order, None)
+            with self._ended:
+                self._under_way += 1
             self._queue.put(fetched)
+        except (Closed, RuntimeError):
+            assert self._shared is not None  # this worker is ending; others will fill
+            self._shared.finished(order, OrderDone(FILLED, []))
 
     def _finish_all(self) -> None:
         """Wait until every order that was claimed here is finished."""

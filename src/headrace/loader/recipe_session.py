@@ -107,7 +107,12 @@ class RecipeSession(Hosted):
             on_start,
             None if sharing is None else sharing.store,
         )
-        rows = None if collator is not None else rows_per_order(size, hands)
+        # (each order of a job that shares is reported to the host, too)
+        rows = (
+            None
+            if collator is not None
+            else rows_per_order(size, hands if sharing is None else -(-hands // 2))
+        )
         self._tunes = ahead is None and rows is not None
         if ahead is None:
             ahead = 2 * num_workers if rows is None else max(2, -(-2 * hands * rows // size) + 1)

@@ -6,10 +6,12 @@ import numpy as np
 
 from headrace.core import bits as bitset
 from headrace.core import random as rnd
-from headrace.core.bits import Ids, Words
+from headrace.core.bits import Bits, Ids, Words
 from headrace.sampling.remaining import Remaining
 from headrace.sampling.sampler import View
 
+_CANDIDATES = 4
+"""Hits that are looked at for each one that is taken."""
 _PEERS = 16  # more would cost more time than the last of them add to what is shared
 
 
@@ -30,22 +32,54 @@ class Auto:
             if not wanted:
                 break
             hits = needed & ready
-            part = bitset.choose(hits, wanted, rnd.key(key, rank))
+            if not hits.any():
+                continue
+            part = self._nearly_used_up(remaining, hits, wanted, view, rnd.key(key, rank))
             parts.append(part)
             wanted -= len(part)
             if wanted:
                 # All hits were taken, so what is needed from here on is what is not ready in this form.
-                needed = needed & ~hits
+                needed = needed ^ hits
         if wanted:
-            fresh = needed & ~view.pending
-            part = bitset.choose(self._shared(remaining, fresh, wanted, view), wanted, rnd.key(key, -1))
-            parts.append(part)
-            wanted -= len(part)
-        if wanted:
-            parts.append(bitset.choose(needed & view.pending, wanted, rnd.key(key, -2)))
+            parts += self._to_prepare(remaining, needed, wanted, view, key)
         drawn = np.concatenate(parts) if parts else np.empty(0, np.int64)
         remaining.take(job, drawn)
         return drawn
+
+    @staticmethod
+    def _nearly_used_up(remaining: Remaining, hits: Words, wanted: int, view: View, key: int) -> Ids:
+        """Of random hits those that the fewest others still need: they soon make room for new ones."""
+        found = bitset.choose(hits, _CANDIDATES * wanted, key)
+        if len(found) > wanted and view.peers:
+            found = found[np.argsort(remaining.needs(found, view.peers[:_PEERS]), kind="stable")]
+        return found[:wanted]
+
+    def _to_prepare(
+        self, remaining: Remaining, needed: Words, wanted: int, view: View, key: int
+    ) -> list[Ids]:
+        """Samples that are not ready. New ones as far as the cache has room for them, so that the others find
+        them there; then those that others are preparing; then new ones all the same."""
+        pending = needed & view.pending
+        fresh = needed & ~view.pending
+        if view.later is not None:
+            fresh = fresh & ~view.later
+        first = min(wanted, view.room)
+        new = bitset.choose(self._shared(remaining, fresh, first, view), first, rnd.key(key, -1))
+        wanted -= len(new)
+        if not wanted:
+            return [new]
+        coming = bitset.choose(pending, wanted, rnd.key(key, -2))
+        wanted -= len(coming)
+        if not wanted:
+            return [new, coming]
+        rest = Bits(64 * len(needed), needed.copy())
+        rest.discard(np.concatenate([new, coming]))
+        left = rest.words if view.later is None else rest.words & ~view.later
+        more = bitset.choose(self._shared(remaining, left, wanted, view), wanted, rnd.key(key, -3))
+        rest.discard(more)
+        wanted -= len(more)
+        last = bitset.choose(rest.words, wanted, rnd.key(key, -4)) if wanted else more[:0]
+        return [new, more, last, coming]
 
     def forget(self, job: int) -> None:
         """Nothing was promised."""

@@ -38,7 +38,7 @@ class Dependent:
 
     name = "dependent"
 
-    def __init__(self, window: int = 1024) -> None:
+    def __init__(self, window: int = 256) -> None:
         if window < 1:
             raise ValueError(f"a window of {window} samples")
         self._window = window
@@ -83,17 +83,16 @@ class Dependent:
     def _promise(self, remaining: Remaining, job: int, count: int, peers: tuple[int, ...], key: int) -> None:
         """Play rounds for the job and the peers that have room, until the first of them has none."""
         window = max(self._window, count)
-        lack = count - len(self._queues.get(job, _NOTHING))
-        # Peers with less room than this would cut the rounds into slivers, each at the price of a new tree.
-        enough = max(min(lack, window // 4), 1)
+        # Peers with less room would cut the rounds into slivers, each at the price of a new tree.
+        enough = max(window // 2, 1)
         players, rounds = [], window
         for one in dict.fromkeys((job, *peers)):
             queue = self._queue(remaining, one)
             left = remaining.left(one) - len(queue)
-            room = min(window - len(queue), left)
-            if one == job or room >= enough:
+            room = window - len(queue)
+            if one == job or (room >= min(enough, rounds) and left):
                 players.append(_Player(one, queue, left))
-                rounds = min(rounds, room)
+                rounds = min(rounds, room, left)
         sets = [self._unpromised(remaining, player) for player in players]
         if all(player.left == players[0].left for player in players) and all(
             np.array_equal(bits.words, sets[0].words) for bits in sets[1:]

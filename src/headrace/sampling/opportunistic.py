@@ -33,7 +33,7 @@ class Opportunistic:
             hits = needed & cached
             drawn = bitset.choose(hits, wanted, key)
             if len(drawn) < wanted:
-                needed = needed & ~hits
+                needed = needed ^ hits
         if len(drawn) < wanted:
             misses = bitset.choose(needed, wanted - len(drawn), rnd.key(key, 1))
             drawn = np.concatenate([drawn, misses])

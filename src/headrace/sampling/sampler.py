@@ -23,6 +23,11 @@ class View:
     """Samples that somebody is preparing right now and that will be cached."""
     peers: tuple[int, ...]
     """Other jobs that could share what is prepared for this job now."""
+    room: int = 1 << 62
+    """How many more samples the cache could keep without losing what others need."""
+    later: Words | None = None
+    """Samples that it would be a waste to prepare now: another one of them is cached for others, so nobody else
+    could use it. They come after everything else."""
 
 
 class Sampler(Protocol):

@@ -91,6 +91,7 @@ class Commons:
             for shelf in self.pool.shelves.values():
                 shelf.grow(self.universe.size)
             for job in self.jobs.values():
+                job.bits.grow(self.universe.size)
                 if job.stale is not None:
                     job.stale.grow(self.universe.size)
         return self._enter(session, token, pid, join, dataset)
@@ -112,18 +113,20 @@ class Commons:
                 return Refused(f"{MOST_JOBS} jobs share already, which is the most that one host serves")
             if not self.jobs:
                 self.pool.eviction = EVICTIONS[join.eviction]
-            job = self.jobs[self._next_job] = Job(self._next_job, join, dataset)
+            job = self.jobs[self._next_job] = Job(self._next_job, join, dataset, self.universe.size)
             self._next_job += 1
             keys = (join.encoded, join.decoded, join.augmented)
             for form, key in zip(CACHEABLE, keys, strict=True):
                 if key and (form != Form.AUGMENTED or join.sampling != "uniform"):
                     body = join.body if form == Form.AUGMENTED else 0
-                    shelf = self.pool.shelf(form, key, self.universe.size, body)
-                    shelf.jobs.add(job.number)
-                    job.shelves[form] = shelf
-            self.remaining.join(job.number, dataset.bits(self.universe.size))
-            if Form.AUGMENTED in job.shelves:
+                    found_shelf = self.pool.shelf(form, key, self.universe.size, body)
+                    found_shelf.jobs.add(job.number)
+                    job.shelves[form] = found_shelf
+            self.remaining.join(job.number, job.bits)
+            shelf = job.shelves.get(Form.AUGMENTED)
+            if shelf is not None:
                 job.stale = Bits.empty(self.universe.size)
+                self._change_left(job, shelf, shelf.cached.ids(), 1)
             self._set_budget()
         rank = Rank(session, token, join.rank if join.sampling != "uniform" else 0, pid, heard=self.now)
         job.ranks[rank.rank] = rank
@@ -157,6 +160,7 @@ class Commons:
         self._go_on()
 
     def _end(self, job: Job) -> None:
+        self._take_no_more(job)
         del self.jobs[job.number]
         self.remaining.leave(job.number)
         for sampler in self._samplers.values():
@@ -196,13 +200,14 @@ class Commons:
         self._serve_all(job)
 
     def _begin_epoch(self, job: Job) -> None:
+        self._take_no_more(job)
         for sampler in self._samplers.values():
             sampler.forget(job.number)
-        self.remaining.begin(job.number, job.dataset.bits(self.universe.size))
+        self.remaining.begin(job.number, job.bits)
         shelf = job.shelves.get(Form.AUGMENTED)
         if shelf is not None and job.stale is not None:
             job.stale = shelf.cached | shelf.pending
-        self.pool.changed()
+        self.pool.epoch()
 
     def _merge_progress(self, job: Job, epoch: Epoch, seen: Bits, steps: dict[int, Ids], step: int) -> None:
         """What one rank knows of an epoch that another host began. The rank that is farthest knows all of it."""
@@ -327,7 +332,7 @@ class Commons:
         if encoded is not None and peers:
             ready.append(encoded.cached.words)
         room = self._room(job)
-        if room > 0:
+        if 0 < room < 1 << 60:
             self.pool.reconsider()
         return View(tuple(ready), pending, peers, room, later)
 
@@ -338,6 +343,8 @@ class Commons:
         augmented, decoded = job.shelves.get(Form.AUGMENTED), job.shelves.get(Form.DECODED)
         if augmented is not None and len(augmented.jobs) > 1 and self.pool.allows(Form.AUGMENTED):
             displaced = sum(shelf.bytes for shelf in self.pool.shelves.values() if shelf.form == Form.DECODED)
+            if displaced:
+                return 1 << 61
             return ((space if whole >= augmented.estimate else 0) + displaced) // augmented.estimate
         if decoded is None or len(decoded.jobs) < 2 or not self.pool.allows(Form.DECODED):
             return 1 << 62
@@ -377,6 +384,11 @@ class Commons:
                 ticket.waiting.setdefault(sample, []).append(row)
             for sample in ticket.waiting:
                 self._waiting[sample].append(ticket)
+        augmented = job.shelves.get(Form.AUGMENTED)
+        if augmented is not None:
+            taken = ids[: ticket.waits][dress.forms[: ticket.waits] == Form.AUGMENTED]
+            if len(taken):
+                augmented.count_down(taken.tolist())
         self._read(ticket, range(ticket.waits))
         self._keep(job, ticket, np.flatnonzero(~waits))
         rank.count(dress.forms[: ticket.waits], self.now)
@@ -495,9 +507,14 @@ class Commons:
             fresh = ~(test(decoded.cached.words, ids) | test(decoded.pending.words, ids))
             needs = self._needs_of(decoded, ids, decoded.jobs)
             if len(served) > 1:
-                # Those who will take it augmented do not need it decoded.
+                # Those who will take it augmented do not need it decoded: it is kept if there is room to spare.
                 augments = (ticket.dress.keep[rows] & (1 << Form.AUGMENTED)) != 0
                 needs[augments] = self._needs_of(decoded, ids[augments], decoded.jobs - served)
+                spare = fresh & (needs == 0)
+                fresh &= ~spare
+                most = max(0, self.pool.spare // decoded.estimate)
+                parts = rows[spare][:most], ids[spare][:most], needs[spare][:most]
+                self._grant(ticket, decoded, *parts, len(decoded.jobs), displace=False)
             self._grant(ticket, decoded, rows[fresh], ids[fresh], needs[fresh], len(decoded.jobs))
         if encoded is not None:
             inside = decoded.jobs if decoded is not None else {job.number}
@@ -517,12 +534,20 @@ class Commons:
         return self.remaining.needs(ids, tuple(shelf.jobs)).astype(np.int64)
 
     def _grant(
-        self, ticket: Ticket, shelf: Shelf, rows: Ids, ids: Ids, needs: NDArray[np.int64], jobs: int
+        self,
+        ticket: Ticket,
+        shelf: Shelf,
+        rows: Ids,
+        ids: Ids,
+        needs: NDArray[np.int64],
+        jobs: int,
+        *,
+        displace: bool = True,
     ) -> None:
         granted: list[int] = []
         bit = 1 << shelf.form
         for row, sample, need in zip(rows.tolist(), ids.tolist(), needs.tolist(), strict=True):
-            place = self.pool.admit(shelf, sample, need, jobs)
+            place = self.pool.admit(shelf, need, jobs, displace=displace)
             if place is None:
                 continue
             offset, capacity = place
@@ -564,6 +589,7 @@ class Commons:
         if event.published and len(closing):
             if len(event.published) % 32:
                 raise ProtocolError("published extents are cut off")
+            left = self._left_to_take(job, ticket, event.first, stop)
             for row, form_, offset, nbytes in (
                 np.frombuffer(event.published, np.int64).reshape(-1, 4).tolist()
             ):
@@ -582,7 +608,7 @@ class Commons:
                 kept.add((row, shelf.form))
                 del ticket.blocks[offset]
                 sample = int(ticket.ids[row])
-                self.pool.store(shelf, sample, offset, nbytes)
+                self.pool.store(shelf, sample, offset, nbytes, left[row - event.first])
                 fresh.setdefault(shelf.form, []).append(sample)
         for form, samples in fresh.items():
             job.shelves[form].cached.add(np.array(samples, np.int64))
@@ -592,6 +618,27 @@ class Commons:
         self.pool.give_back(unused)
         self._drop_used_up(job, self._close_rows(ticket, closing) + fresh.get(Form.AUGMENTED, []))
         self._go_on()
+
+    def _left_to_take(self, job: Job, ticket: Ticket, first: int, stop: int) -> list[int]:
+        """For each row how many jobs have yet to take its sample, were it augmented."""
+        shelf = job.shelves.get(Form.AUGMENTED)
+        if shelf is None:
+            return [0] * (stop - first)
+        left: list[int] = self.needs(shelf, ticket.ids[first:stop]).tolist()
+        return left
+
+    def _take_no_more(self, job: Job) -> None:
+        """A job will not take what it has not taken of the augmented samples that are cached."""
+        shelf = job.shelves.get(Form.AUGMENTED)
+        if shelf is not None and len(shelf):
+            ids = shelf.cached.ids()
+            self._change_left(job, shelf, ids, -1)
+
+    def _change_left(self, job: Job, shelf: Shelf, ids: Ids, by: int) -> None:
+        wanted = test(self.remaining.words(job.number), ids)
+        if job.stale is not None:
+            wanted &= ~test(job.stale.words, ids)
+        shelf.change_left(by * wanted.astype(np.int64), ids)
 
     def _go_on(self) -> None:
         """Try again those whose draws had to wait."""
@@ -650,18 +697,9 @@ class Commons:
         name = self.pool.eviction.name
         if shelf is None or not samples or name not in ("auto", "uses"):
             return
-        busy = shelf.busy
-        ids = np.array([s for s in set(samples) if s not in busy and s in shelf], np.int64)
-        for number in shelf.jobs:
-            if not len(ids):
-                return
-            needed = test(self.remaining.words(number), ids)
-            stale = self.jobs[number].stale
-            if stale is not None:
-                needed &= ~test(stale.words, ids)
-            ids = ids[~needed]
-        if len(ids):
-            self.pool.evict(shelf, ids.tolist())
+        gone = shelf.used_up(list(dict.fromkeys(samples)))
+        if gone:
+            self.pool.evict(shelf, gone)
 
     # -- waiting -----------------------------------------------------------------------------------------------
 
@@ -750,7 +788,7 @@ class Commons:
         cached = shelf.cached.words | shelf.pending.words
         if decoded is not None:
             cached = cached | decoded.cached.words | decoded.pending.words
-        wanted = job.dataset.bits(self.universe.size).words & ~cached
+        wanted = job.bits.words & ~cached
         ids = self._most_needed(shelf, wanted)
         if not len(ids):
             return None

@@ -271,6 +271,11 @@ class Coordinator:
         return sum(sequence >= self._floor for sequence in self._batches)
 
     @property
+    def held(self) -> bool:
+        """Whether orders wait for what others are preparing."""
+        return bool(self._held)
+
+    @property
     def open_orders(self) -> list[int]:
         """Orders that no worker has finished."""
         return list(self._orders)

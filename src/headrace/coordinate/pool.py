@@ -41,6 +41,7 @@ class Pool:
         self._needs = needs
         self._limits: dict[Form, int] | None = None
         self._used = dict.fromkeys(CACHEABLE, 0)
+        self._peak = dict.fromkeys(CACHEABLE, 0)
         self._sizes: dict[int, tuple[Form, int]] = {}
         self._clock = 0
         self._victims: dict[Form | None, list[tuple[float, Shelf, int]]] = {}
@@ -91,8 +92,11 @@ class Pool:
 
     # -- room ---------------------------------------------------------------------------------------------
 
-    def admit(self, shelf: Shelf, sample: int, needs: int, jobs: int) -> tuple[int, int] | None:
-        """Room for a newcomer: its offset and capacity. None if it is not worth what would have to go."""
+    def admit(self, shelf: Shelf, needs: int, jobs: int, *, displace: bool = True) -> tuple[int, int] | None:
+        """Room for a newcomer: its offset and capacity. None if it is not worth what would have to go.
+
+        ``displace=False``: nothing has to go for it in any case.
+        """
         nbytes = aligned(shelf.estimate)
         form = shelf.form
         limited: Form | None = None
@@ -102,7 +106,7 @@ class Pool:
             if self._used[form] + nbytes > self._limits[form]:
                 limited = form
         offset = None if limited is not None else self._take(form, nbytes)
-        if offset is None:
+        if offset is None and displace:
             offset = self._displace(shelf, nbytes, needs, jobs, limited)
         return None if offset is None else (offset, nbytes)
 
@@ -111,7 +115,21 @@ class Pool:
         if offset is not None:
             self._sizes[offset] = (form, nbytes)
             self._used[form] += nbytes
+            self._peak[form] = max(self._peak[form], self._used[form])
         return offset
+
+    @property
+    def spare(self) -> int:
+        """Free bytes beyond what augmented samples on their way through have lately needed.
+
+        What is put there may stay; what is put elsewhere would soon have to go again.
+        """
+        return self.space.available - max(0, self._peak[Form.AUGMENTED] - self._used[Form.AUGMENTED])
+
+    def epoch(self) -> None:
+        """A job begins an epoch: a time to forget old peaks, little by little."""
+        self._peak = {form: max(self._used[form], int(0.95 * peak)) for form, peak in self._peak.items()}
+        self.changed()
 
     def _displace(self, shelf: Shelf, nbytes: int, needs: int, jobs: int, limited: Form | None) -> int | None:
         worth = self._worth(shelf, nbytes, needs, jobs)
@@ -199,7 +217,7 @@ class Pool:
 
     # -- what happens to samples ---------------------------------------------------------------------------
 
-    def store(self, shelf: Shelf, sample: int, offset: int, nbytes: int) -> None:
+    def store(self, shelf: Shelf, sample: int, offset: int, nbytes: int, left: int = 0) -> None:
         """An admitted sample stands in its block; what it does not fill is free again.
 
         That it is cached is to be noted in ``shelf.cached``, for all samples of an event at once.
@@ -211,7 +229,7 @@ class Pool:
             self.space.trim(offset, kept)
             self._used[form] -= size - kept
             self._sizes[offset] = (form, kept)
-        shelf.put(sample, offset, nbytes, self.tick())
+        shelf.put(sample, offset, nbytes, self.tick(), left)
 
     def give_back(self, offsets: Sequence[int]) -> None:
         """Blocks that were granted and not filled."""

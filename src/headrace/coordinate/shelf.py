@@ -36,10 +36,10 @@ class Shelf:
         self._largest = 0
         self._rows: dict[int, int] = {}
         self._free: list[int] = []
-        self._table = np.zeros((_FIRST, 6), np.int64)
+        self._table = np.zeros((_FIRST, 7), np.int64)
 
     # columns of the table
-    _ID, _OFFSET, _LENGTH, _USES, _ADMITTED, _USED = range(6)
+    _ID, _OFFSET, _LENGTH, _USES, _ADMITTED, _USED, _LEFT = range(7)
 
     def grow(self, universe: int) -> None:
         """There are more samples."""
@@ -66,8 +66,8 @@ class Shelf:
         """An extent of so many bytes was seen."""
         self._largest = max(self._largest, nbytes)
 
-    def put(self, sample: int, offset: int, nbytes: int, now: int) -> None:
-        """A sample is cached."""
+    def put(self, sample: int, offset: int, nbytes: int, now: int, left: int = 0) -> None:
+        """A sample is cached. ``left``: jobs that have yet to take it."""
         if not self._free:
             count = len(self._rows)
             if count == len(self._table):
@@ -76,7 +76,7 @@ class Shelf:
         else:
             row = self._free.pop()
         self._rows[sample] = row
-        self._table[row] = (sample, offset, nbytes, 0, now, now)
+        self._table[row] = (sample, offset, nbytes, 0, now, now, left)
         self.bytes += nbytes
 
     def remove(self, sample: int) -> int:
@@ -99,8 +99,25 @@ class Shelf:
         self._table[rows, self._USES] += 1
         self._table[rows, self._USED] = now
 
+    def count_down(self, samples: list[int]) -> None:
+        """A job takes these."""
+        self._table[[self._rows[sample] for sample in samples], self._LEFT] -= 1
+
+    def change_left(self, change: NDArray[np.int64], samples: Ids) -> None:
+        """More or fewer jobs have yet to take these cached samples."""
+        self._table[[self._rows[sample] for sample in samples.tolist()], self._LEFT] += change
+
+    def used_up(self, samples: list[int]) -> list[int]:
+        """Those of ``samples`` that are cached, that no job has yet to take, and that nobody reads."""
+        rows, busy = self._rows, self.busy
+        there = [sample for sample in samples if sample in rows and sample not in busy]
+        if not there:
+            return there
+        left = self._table[[rows[sample] for sample in there], self._LEFT].tolist()
+        return [sample for sample, jobs in zip(there, left, strict=True) if jobs <= 0]
+
     def entries(self) -> NDArray[np.int64]:
-        """All cached samples that nobody reads: rows of (sample, offset, bytes, uses, admitted, used)."""
+        """All cached samples that nobody reads: rows of (sample, offset, bytes, uses, admitted, used, left)."""
         table = self._table[: len(self._rows) + len(self._free)]
         live = table[table[:, self._ID] >= 0]
         if self.busy:

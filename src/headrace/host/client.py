@@ -49,8 +49,8 @@ from headrace.engine import wire
 from headrace.host import runtime
 from headrace.sampling import Geometry
 
-_AHEAD = 2
-"""Draws that are asked for before they are needed."""
+_AHEAD = 1
+"""Draws that are asked for before they are needed. More would only lock more of the cache."""
 _STEPS = 64
 """Steps that a rank remembers for the other ranks of its job, in case their host dies."""
 _PATIENCE = 20.0

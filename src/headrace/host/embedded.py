@@ -181,7 +181,10 @@ class ProcessHost(BaseHost):
         """Read what workers report and replace those that died; how the last of those ended, if any."""
         if self.shared is not None and self._tend(self.shared):
             timeout = 0.0
-        events, dead = self._workers.wait(timeout, -1 if self.shared is None else self.shared.fileno())
+        # What the shared host says is looked for above; it is waited for only where nothing else is to be done.
+        urgent = self.shared is not None and (self.coordinator.later or self.coordinator.held)
+        also = self.shared.fileno() if self.shared is not None and urgent else -1
+        events, dead = self._workers.wait(timeout, also)
         for worker, event in events:
             if isinstance(event, OrderDone):
                 self._barren = 0

@@ -105,7 +105,7 @@ def _sampling(sampling: str | None, share: bool, ordered: bool, world_size: int)
             raise OptionError(f"sampling={sampling!r} needs share=True: alone there is nobody to agree with")
         if ordered:
             raise OptionError(
-                f"sampling={sampling!r} chooses the order of samples by itself; use it with shuffle=True and no sampler"
+                f"sampling={sampling!r} chooses the order by itself; use it with shuffle=True and without a sampler"
             )
         if world_size > 1 and not _all_here(world_size):
             raise OptionError(

@@ -10,8 +10,10 @@ from headrace.core.bits import Bits, Ids, Words
 from headrace.sampling.remaining import Remaining
 from headrace.sampling.sampler import View
 
-_CANDIDATES = 4
+_CANDIDATES = 1.5
 """Hits that are looked at for each one that is taken."""
+_ASKED = 4
+"""Peers that are asked whether they still need them."""
 _PEERS = 16  # more would cost more time than the last of them add to what is shared
 
 
@@ -49,9 +51,9 @@ class Auto:
     @staticmethod
     def _nearly_used_up(remaining: Remaining, hits: Words, wanted: int, view: View, key: int) -> Ids:
         """Of random hits those that the fewest others still need: they soon make room for new ones."""
-        found = bitset.choose(hits, _CANDIDATES * wanted, key)
+        found = bitset.choose(hits, int(_CANDIDATES * wanted), key)
         if len(found) > wanted and view.peers:
-            found = found[np.argsort(remaining.needs(found, view.peers[:_PEERS]), kind="stable")]
+            found = found[np.argsort(remaining.needs(found, view.peers[:_ASKED]), kind="stable")]
         return found[:wanted]
 
     def _to_prepare(

@@ -38,7 +38,7 @@ class Dependent:
 
     name = "dependent"
 
-    def __init__(self, window: int = 256) -> None:
+    def __init__(self, window: int = 512) -> None:
         if window < 1:
             raise ValueError(f"a window of {window} samples")
         self._window = window
@@ -124,5 +124,5 @@ class Dependent:
                 if tokens:
                     pool = tree.leaf(place) if beside else tree.vertex(place)
                     samples[tokens] = bitset.choose(pool, len(tokens), rnd.key(key, 1 + beside, place))
-        given = dict(zip(tree.jobs, plan.given, strict=True))
-        return [samples[given[place]] for place in range(len(sets))]
+        given = samples[plan.rows].reshape(rounds, len(sets)).T
+        return [given[tree.jobs.index(place)] for place in range(len(sets))]

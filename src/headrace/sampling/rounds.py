@@ -58,8 +58,8 @@ class Plan:
     def __init__(self, vertices: list[int], leaves: list[int]) -> None:
         self.tokens = 0
         """How many tokens there are, numbered from 0."""
-        self.given: list[list[int]] = [[] for _ in vertices]
-        """For each job, its token in each round."""
+        self.rows: list[int] = []
+        """The tokens of all jobs in the first round, in the second, and so on."""
         self._vertices = [_Pool(size) for size in vertices]
         self._leaves = [_Pool(size) for size in leaves]
 
@@ -83,7 +83,7 @@ def play(sizes: list[int], vertices: list[int], rounds: int, key: int) -> Plan:
         shared += vertex
         leaves.append(size - shared)
     plan = Plan(vertices, leaves)
-    given, pools, beside = plan.given, plan._vertices, plan._leaves
+    rows, pools, beside = plan.rows, plan._vertices, plan._leaves
     held, token, jobs = list(vertices), 0, len(sizes)
     for gone in range(rounds):
         first = start = 0  # the first job without a sample, and the first vertex that it has not declined
@@ -101,8 +101,7 @@ def play(sizes: list[int], vertices: list[int], rounds: int, key: int) -> Plan:
                     at -= held[vertex]
                     vertex += 1
                 picked = pools[vertex].pick(at, token)
-                for job in range(first, behind):
-                    given[job].append(picked)
+                rows += [picked] * (behind - first)
                 for job in range(vertex, first):
                     beside[job].moved.append(picked)
                 held[vertex] -= 1
@@ -110,7 +109,7 @@ def play(sizes: list[int], vertices: list[int], rounds: int, key: int) -> Plan:
                     moves.append((behind, picked))
             else:
                 picked = beside[first].pick(int(number() * (own - group)), token)
-                given[first].append(picked)
+                rows.append(picked)
             if picked == token:
                 token += 1
             away += group

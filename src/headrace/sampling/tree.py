@@ -76,11 +76,12 @@ class Tree:
     def vertex(self, place: int) -> Words:
         """The samples of a vertex."""
         words = self._suffix(place)[0]
-        return words & ~self._suffix(place - 1)[0] if place else words
+        # The suffixes contain each other, so one operation takes the smaller from the larger.
+        return words ^ self._suffix(place - 1)[0] if place else words
 
     def leaf(self, place: int) -> Words:
         """The samples of a leaf."""
-        return self._sets[place] & ~self._suffix(place)[0]
+        return self._sets[place] ^ self._suffix(place)[0]
 
     def _suffix(self, place: int) -> tuple[Words, int]:
         last = len(self._sets) - 1

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import importlib.util
 import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ import pytest
 import torch
 
 import headrace
+from headrace.host import control
 
 REPO = Path(__file__).resolve().parent.parent
 EXAMPLES = REPO / "examples"
@@ -48,11 +51,21 @@ PRINTS = {
     ],
     "08_stats": ["slow storage: the loop waited", "delivered   192 samples in 12 batches"],
     "09_to_device": ["torch.uint8 (32, 3, 64, 64) -> torch.float32 (32, 8, 31, 31)"],
+    "10_share": [
+        "job 1: 576 samples",
+        "job 2: 576 samples",
+        "job 3: 576 samples",
+        "for 1728 samples delivered",
+    ],
+    "11_sampling": [
+        f"{sampling}: each sample once an epoch: True"
+        for sampling in ("uniform", "opportunistic", "dependent", "auto")
+    ],
 }
 
 
-ALONE = {"07_distributed"}
-"""Starts processes that import the main script, so it has to be one."""
+ALONE = {"07_distributed", "10_share"}
+"""Start processes that import the main script, so it has to be one."""
 
 TOGETHER = """
 import runpy, sys, traceback
@@ -151,6 +164,17 @@ def pictures() -> Iterator[Path]:
         yield root
 
 
+@pytest.fixture
+def private_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Blocks that share start a host of their own, which is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="hr-", dir="/tmp") as place:  # a socket's path is short
+        monkeypatch.setenv("HEADRACE_RUNTIME_DIR", f"{place}/run")
+        yield
+        gc.collect()  # loaders that a block left open
+        control.stop()
+
+
+@pytest.mark.usefixtures("private_host")
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_python_blocks_run(
     document: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

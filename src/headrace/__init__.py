@@ -21,6 +21,7 @@ from headrace import image, synthetic
 from headrace.core.errors import (
     BadSample,
     HeadraceError,
+    HostUnavailable,
     LoaderClosed,
     OptionError,
     OutOfSharedMemory,
@@ -30,19 +31,20 @@ from headrace.core.errors import (
     WorkerDied,
 )
 from headrace.core.forms import Form
+from headrace.core.version import __version__ as __version__
 from headrace.recipes import Recipe, deterministic
 from headrace.sources import files, folder
 
 if TYPE_CHECKING:
     from headrace.loader import DataLoader, Stats
 
-__version__ = "0.1.0"
 
 __all__ = [
     "BadSample",
     "DataLoader",
     "Form",
     "HeadraceError",
+    "HostUnavailable",
     "LoaderClosed",
     "OptionError",
     "OutOfSharedMemory",

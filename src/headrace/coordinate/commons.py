@@ -23,7 +23,7 @@ from headrace.coordinate.shelf import Shelf
 from headrace.coordinate.tickets import Dress, Ticket
 from headrace.coordinate.universe import Dataset, Universe
 from headrace.core import random as rnd
-from headrace.core.bits import Bits, at_least, choose, count, test
+from headrace.core.bits import Bits, at_least, choose, count, drop, put, test
 from headrace.core.errors import ProtocolError
 from headrace.core.forms import CACHEABLE, Form
 from headrace.eviction import EVICTIONS
@@ -382,6 +382,7 @@ class Commons:
             for row in np.flatnonzero(waits).tolist():
                 sample = int(ids[row])
                 ticket.waiting.setdefault(sample, []).append(row)
+            ticket.hopes = self._hopes(job, ids[waits])
             for sample in ticket.waiting:
                 self._waiting[sample].append(ticket)
         augmented = job.shelves.get(Form.AUGMENTED)
@@ -489,20 +490,26 @@ class Commons:
 
     def _keep(self, job: Job, ticket: Ticket, rows: Ids) -> None:
         """Decide what of the rows that have to be prepared is kept, and grant memory for it."""
-        rows = rows[ticket.dress.forms[rows] < Form.DECODED]
+        forms = ticket.dress.forms[rows]
+        rows = rows[forms < Form.AUGMENTED]
         if not len(rows):
             return
         ids = ticket.ids[rows]
-        _, first = np.unique(ids, return_index=True)  # a sample that comes twice is kept once
-        rows, ids = rows[np.sort(first)], ids[np.sort(first)]
+        if len(set(ids.tolist())) < len(ids):  # a sample that comes twice is kept once
+            _, first = np.unique(ids, return_index=True)
+            rows, ids = rows[np.sort(first)], ids[np.sort(first)]
         encoded, decoded, augmented = (job.shelves.get(form) for form in CACHEABLE)
         served: set[int] = set()
-        if augmented is not None and self.pool.allows(Form.AUGMENTED):
+        if augmented is not None and len(augmented.jobs) > 1 and self.pool.allows(Form.AUGMENTED):
             served = augmented.jobs
             there = test(augmented.cached.words, ids) | test(augmented.pending.words, ids)
             needs = self._fresh_needs(augmented, ids)
             wanted = ~there & (needs > 0)
             self._grant(ticket, augmented, rows[wanted], ids[wanted], needs[wanted], len(augmented.jobs))
+        undecoded = ticket.dress.forms[rows] < Form.DECODED
+        if not undecoded.any():
+            return
+        rows, ids = rows[undecoded], ids[undecoded]
         if decoded is not None and self.pool.allows(Form.DECODED):
             fresh = ~(test(decoded.cached.words, ids) | test(decoded.pending.words, ids))
             needs = self._needs_of(decoded, ids, decoded.jobs)
@@ -557,13 +564,13 @@ class Commons:
             granted.append(sample)
         if granted:
             array = np.array(granted, np.int64)
-            shelf.pending.add(array)
+            put(shelf.pending.words, array)
             if shelf.form == Form.AUGMENTED:
                 # A new one is in the making. From here on, whoever begins another epoch will not get it.
                 for number in shelf.jobs:
                     stale = self.jobs[number].stale
                     if stale is not None:
-                        stale.discard(array)
+                        drop(stale.words, array)
 
     # -- what came of it ---------------------------------------------------------------------------------------
 
@@ -611,7 +618,7 @@ class Commons:
                 self.pool.store(shelf, sample, offset, nbytes, left[row - event.first])
                 fresh.setdefault(shelf.form, []).append(sample)
         for form, samples in fresh.items():
-            job.shelves[form].cached.add(np.array(samples, np.int64))
+            put(job.shelves[form].cached.words, np.array(samples, np.int64))
         unused = [offset for offset in mine if offset in ticket.blocks]
         for offset in unused:
             del ticket.blocks[offset]
@@ -624,8 +631,11 @@ class Commons:
         shelf = job.shelves.get(Form.AUGMENTED)
         if shelf is None:
             return [0] * (stop - first)
-        left: list[int] = self.needs(shelf, ticket.ids[first:stop]).tolist()
-        return left
+        rows = first + np.flatnonzero(ticket.dress.keep[first:stop] & (1 << Form.AUGMENTED))
+        left = np.zeros(stop - first, np.int64)
+        left[rows - first] = self.needs(shelf, ticket.ids[rows])
+        found: list[int] = left.tolist()
+        return found
 
     def _take_no_more(self, job: Job) -> None:
         """A job will not take what it has not taken of the augmented samples that are cached."""
@@ -681,7 +691,7 @@ class Commons:
             if not len(marked):
                 continue
             shelf = job.shelves[form]
-            shelf.pending.discard(ticket.ids[marked])
+            drop(shelf.pending.words, ticket.ids[marked])
             for sample in ticket.ids[marked].tolist():
                 if shelf.owner.get(sample) == ticket.id:
                     del shelf.owner[sample]
@@ -703,6 +713,15 @@ class Commons:
 
     # -- waiting -----------------------------------------------------------------------------------------------
 
+    @staticmethod
+    def _hopes(job: Job, ids: Ids) -> set[int]:
+        """Those of ``ids`` that somebody is augmenting now, and that this job cannot have had before."""
+        shelf = job.shelves.get(Form.AUGMENTED)
+        if shelf is None or job.stale is None:
+            return set()
+        coming = test(shelf.pending.words, ids) & ~test(job.stale.words, ids)
+        return set(ids[coming].tolist())
+
     def _forget_waiter(self, sample: int, ticket: Ticket) -> None:
         waiting = self._waiting.get(sample)
         if waiting is not None and ticket in waiting:
@@ -717,6 +736,8 @@ class Commons:
             job = self.jobs[ticket.job]
             for form in (Form.AUGMENTED, Form.DECODED):
                 shelf = job.shelves.get(form)
+                if form == Form.AUGMENTED and sample not in ticket.hopes:
+                    continue  # the decoded one was waited for: this one the job may have had
                 if shelf is not None and sample in shelf:
                     # The augmented one is the one that was waited for, whatever has become stale meanwhile.
                     offsets, lengths = shelf.find([sample])

@@ -131,18 +131,21 @@ class Coordinator:
         rows = self.drawn_rows = len(drawn.indices)
         step = self.rows_per_order or max(rows, 1)
         waits = min(getattr(drawn, "waits", rows), rows)
-        if waits == rows:
+        copies = getattr(drawn, "copies", 0)
+        if waits == rows and not copies:
             return [
                 self._order(batch, seed, start, drawn.indices[start : start + step])
                 for start in range(0, max(rows, 1), step)
             ]
-        # Rows that wait are in orders of their own: no other waits for them, so nobody waits in a circle.
-        starts = [*range(0, waits, step), *range(waits, rows, step), rows]
+        # Rows that are only copied are not worth an order for every few of them. Rows that wait are in orders of
+        # their own: no other waits for them, so nobody waits in a circle.
+        starts = [*range(0, copies, 4 * step), *range(copies, waits, step), *range(waits, rows, step), rows]
         orders = [
             self._order(batch, seed, start, drawn.indices[start:stop], dress=start < waits)
             for start, stop in itertools.pairwise(starts)
         ]
-        self._held[batch.sequence] = [order for order in orders if order.start >= waits]
+        if waits < rows:
+            self._held[batch.sequence] = [order for order in orders if order.start >= waits]
         return [order for order in orders if order.start < waits]
 
     def release(self, drawn: Any) -> list[Order]:

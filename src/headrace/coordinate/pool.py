@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from headrace.coordinate.shelf import SAVES, Shelf
 from headrace.coordinate.space import Space
+from headrace.core.bits import drop
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.layout import aligned
 from headrace.eviction import EVICTIONS, Entries
@@ -241,7 +242,7 @@ class Pool:
     def evict(self, shelf: Shelf, samples: list[int]) -> None:
         """Cached samples go."""
         self.give_back([shelf.remove(sample) for sample in samples])
-        shelf.cached.discard(np.array(samples, np.int64))
+        drop(shelf.cached.words, np.array(samples, np.int64))
 
     @property
     def used(self) -> int:

@@ -55,6 +55,8 @@ class Ticket:
     """Samples that others are preparing, and the rows here that wait for them."""
     waits: int = 0
     """The first row that waited."""
+    hopes: set[int] = field(default_factory=set)
+    """Samples that are waited for in their augmented form. Of others, an augmented one may be one that the job had."""
 
     def __post_init__(self) -> None:
         self.left = len(self.ids)

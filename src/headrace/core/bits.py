@@ -58,6 +58,16 @@ def test(words: Words, ids: Ids) -> NDArray[np.bool_]:
     return out
 
 
+def put(words: Words, ids: Ids) -> None:
+    """Set the bits of ids, which must lie within the words."""
+    np.bitwise_or.at(words, ids >> 6, _ONE << (ids.view(np.uint64) & _LOW))
+
+
+def drop(words: Words, ids: Ids) -> None:
+    """Clear the bits of ids, which must lie within the words."""
+    np.bitwise_and.at(words, ids >> 6, ~(_ONE << (ids.view(np.uint64) & _LOW)))
+
+
 def members(words: Words) -> Ids:
     """All ids whose bit is 1, ascending."""
     where = np.flatnonzero(words)

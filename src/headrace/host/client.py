@@ -43,7 +43,7 @@ from headrace.coordinate.protocol import (
 )
 from headrace.core import random as rnd
 from headrace.core.bits import Bits, choose
-from headrace.core.errors import HostUnavailable, ProtocolError
+from headrace.core.errors import HostGone, HostUnavailable, ProtocolError
 from headrace.core.forms import CACHEABLE, Form
 from headrace.engine import wire
 from headrace.host import runtime
@@ -80,6 +80,8 @@ class SharedDraw:
     waits: int
     whole: Ids
     """The samples of the whole step, over all ranks."""
+    copies: int = 0
+    """Rows at the front that only have to be copied."""
     keys: bytes = b""
     given: Any = None
     """What the job itself drew, where it does."""
@@ -137,6 +139,15 @@ class SharedClient:
     # -- the connection ----------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
+        for _ in range(3):
+            try:
+                self._join_host()
+                return
+            except HostGone as error:  # it was on its way out, and another can be had
+                gone = error
+        raise gone
+
+    def _join_host(self) -> None:
         sock = runtime.find_or_start(_PATIENCE)
         try:
             sock.settimeout(_PATIENCE)
@@ -152,6 +163,9 @@ class SharedClient:
                     os.close(fd)
                 self._hear(sock, Joined)
             sock.setblocking(False)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            sock.close()
+            raise HostGone("the shared host ended the connection") from error
         except (OSError, ProtocolError) as error:
             sock.close()
             raise HostUnavailable(f"the shared host does not answer: {error}") from error
@@ -169,7 +183,7 @@ class SharedClient:
     def _hear(sock: socket.socket, kind: type[Any]) -> Any:
         received = wire.receive(sock)
         if received is None:
-            raise ProtocolError("it closed the connection")
+            raise HostGone("the shared host ended the connection")
         wire.close_all(received[1])
         reply = decode_reply(received[0])
         if isinstance(reply, Refused):
@@ -344,6 +358,9 @@ class SharedClient:
 
     def _note(self, drawn: SharedDraw) -> None:
         self._drawn.append(drawn)
+        if not self._join.whole:
+            ready = drawn.forms[: drawn.waits] == Form.AUGMENTED
+            drawn.copies = len(ready) if ready.all() else int(np.argmin(ready))
         if drawn.waits < len(drawn.indices):
             self._waiting[drawn.ticket] = drawn
         if drawn.given is None:

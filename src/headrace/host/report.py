@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from headrace.coordinate.protocol import PROTOCOL
 from headrace.core.forms import Form
+from headrace.core.version import __version__
 from headrace.host.control import DatasetStatus, HostStatus, JobStatus, MemoryStatus, ShelfStatus
 
 if TYPE_CHECKING:
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
 
 def describe(service: Service) -> HostStatus:
     """The status of a host."""
-    from headrace import __version__
-
     commons = service.commons
     pool = commons.pool
     jobs = []

@@ -1,0 +1,479 @@
+"""Jobs over a real ``Commons``, with a memory of their own making: what they are told is checked as it comes.
+
+``World`` knows of the commons only what jobs are told. It keeps the bytes that were granted, published and read,
+so that an extent handed out twice, overwritten while it is read, or served for another sample is an error at
+once. Tests drive it event by event; ``run`` drives it in virtual time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.coordinate.commons import Commons
+from headrace.coordinate.members import write_progress
+from headrace.coordinate.protocol import Begin, Drawn, Finished, Join, Joined, Over, Refused, Update
+from headrace.core.bits import Bits
+from headrace.core.forms import Form
+from headrace.core.layout import aligned
+
+Ids = NDArray[np.int64]
+Publish = Callable[[Form, int], int | None]
+"""By form and capacity of a grant: the bytes that are put there; None: it is not used."""
+KEYS = ("e", "d", "a")
+BYTES = {Form.ENCODED: 5_000, Form.DECODED: 56_000, Form.AUGMENTED: 15_000}
+"""Of a sample that a job prepares as it should."""
+
+
+def prepared(form: Form, capacity: int) -> int | None:
+    """An extent of the usual size, if there is room for it."""
+    return BYTES[form] if BYTES[form] <= capacity else None
+
+
+def identities(samples: Ids) -> NDArray[np.uint8]:
+    """16 bytes for each number."""
+    table = np.empty((len(samples), 2), np.uint64)
+    table[:, 0] = (samples.astype(np.uint64) + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    table[:, 1] = samples
+    return table.view(np.uint8).reshape(-1, 16)
+
+
+@dataclass
+class Extent:
+    """What was published: of which sample, and which one of it."""
+
+    start: int
+    stop: int
+    nbytes: int
+    form: Form
+    key: str
+    sample: int
+    instance: int
+
+
+@dataclass(eq=False)
+class Work:
+    """A draw or a fill as its job sees it."""
+
+    member: Member
+    ticket: int
+    epoch: int
+    indices: Ids
+    forms: NDArray[np.uint8]
+    offsets: Ids
+    lengths: Ids
+    keep: NDArray[np.uint8]
+    waits: int
+    fill: bool = False
+    grants: list[tuple[int, int, int, int]] = field(default_factory=list)
+    reads: dict[int, Extent] = field(default_factory=dict)
+    open: set[int] = field(default_factory=set)
+    updated: bool = False
+
+
+class Member:
+    """A rank of a job."""
+
+    def __init__(
+        self,
+        world: World,
+        samples: Ids,
+        *,
+        batch: int = 8,
+        sampling: str = "auto",
+        eviction: str = "auto",
+        keys: tuple[str, str, str] = KEYS,
+        budget: int = 1 << 22,
+        split: tuple[float, float, float] | None = None,
+        body: int = BYTES[Form.AUGMENTED],
+        drop_last: bool = False,
+        group: str = "",
+        rank: int = 0,
+        world_size: int = 1,
+        dataset: str = "",
+        whole: bool = False,
+    ) -> None:
+        self.world, self.samples = world, samples
+        self.session = world.next_session()
+        self.batch, self.sampling, self.keys, self.drop_last = batch, sampling, keys, drop_last
+        self.group, self.rank, self.world_size = group or f"g{self.session}", rank, world_size
+        self.epoch, self.step, self.waiting_asks = -1, 0, 0
+        self.got: list[Ids] = []
+        """The batches of this epoch, in the dataset's own indices."""
+        self.wholes: dict[int, Ids] = {}
+        self.given = 0
+        self.over = self.gone = self.last = False
+        self.work: dict[int, Work] = {}
+        self.refused: list[str] = []
+        self.ends: list[int] = []
+        join = Join(
+            name=f"job {self.session}",
+            group=self.group,
+            rank=rank,
+            world_size=world_size,
+            dataset=dataset or samples.tobytes().hex()[:64] + str(len(samples)) + str(samples.sum()),
+            label="samples",
+            samples=len(samples),
+            encoded=keys[0],
+            decoded=keys[1],
+            augmented=keys[2],
+            body=body,
+            budget=budget,
+            split=split,
+            sampling=sampling,
+            eviction=eviction,
+            batch_size=batch,
+            drop_last=drop_last,
+            whole=whole,
+        )
+        world.members.append(self)
+        answer = world.commons.join(self.session, f"token{self.session}", 0, join)
+        if isinstance(answer, Joined) and answer.identities:
+            answer = world.commons.identities(self.session, identities(samples))
+        self.answer = answer
+        self.number = -1
+        if isinstance(answer, Joined):
+            self.number = world.commons.ranks[self.session][0].number
+
+    def begin(self, epoch: int | None = None, progress: bytes | None = None, step: int = 0) -> None:
+        """Begin an epoch: the next one, unless it is said which."""
+        self.epoch = self.epoch + 1 if epoch is None else epoch
+        self.got, self.wholes, self.step, self.waiting_asks = [], {}, step, 0
+        self.over = self.last = False
+        begin = Begin(self.epoch, explicit=self.sampling == "uniform", step=step)
+        self.world.commons.begin(self.session, begin, progress)
+        self.world.deliver()
+
+    def ask(self, indices: Ids | None = None) -> None:
+        """Ask for a batch."""
+        self.waiting_asks += 1
+        self.world.commons.ask(self.session, b"" if indices is None else indices.tobytes())
+        self.world.deliver()
+
+    def progress(self, keep: int | None = None) -> bytes:
+        """What this rank knows of its epoch, with the last ``keep`` steps as a whole."""
+        seen = Bits.empty(len(self.samples))
+        for ids in self.wholes.values():
+            seen.add(ids)
+        steps = dict(sorted(self.wholes.items())[-keep:] if keep else self.wholes)
+        return write_progress(seen, steps)
+
+    def finish(self, work: Work, first: int, count: int, publish: Publish) -> None:
+        """Be done with rows. ``publish`` says how much of each grant is filled."""
+        world = self.world
+        rows = [row for row in range(first, first + count) if row in work.open]
+        published = []
+        made: list[Extent] = []
+        kept = []
+        for row, form, offset, capacity in work.grants:
+            if row not in rows:
+                kept.append((row, form, offset, capacity))
+                continue
+            nbytes = publish(Form(form), capacity)
+            if nbytes is not None:
+                world.instances += 1
+                sample = int(self.samples[work.indices[row]])
+                key = self.keys[form - 1]
+                stop = offset + aligned(nbytes)
+                made.append(Extent(offset, stop, nbytes, Form(form), key, sample, world.instances))
+                published.append((row, form, offset, nbytes))
+                if form == Form.AUGMENTED and not work.fill:
+                    world.note_served(self, world.instances)
+        work.grants = kept
+        for row in rows:
+            work.open.discard(row)
+            work.reads.pop(row, None)
+        if not work.open:
+            self.work.pop(work.ticket, None)
+        for extent in made:
+            world.extents[extent.start] = extent
+        decoded = int(np.count_nonzero(work.forms[rows] < Form.DECODED))
+        world.decodes += decoded
+        packed = np.array(published, np.int64).tobytes() if published else b""
+        world.commons.finished(
+            self.session, Finished(work.ticket, first, count, packed, decoded=decoded, fetched=decoded)
+        )
+        world.deliver()
+
+    def idle(self) -> Work | None:
+        """A worker has nothing to do."""
+        order = self.world.commons.fill(self.session)
+        if order is None:
+            return None
+        forms = np.frombuffer(order.forms, np.uint8)
+        keep = np.frombuffer(order.keep, np.uint8)
+        indices = np.frombuffer(order.indices, np.int64)
+        offsets, lengths = np.frombuffer(order.offsets, np.int64), np.frombuffer(order.lengths, np.int64)
+        work = Work(
+            self, order.ticket, -1, indices, forms, offsets, lengths, keep, order.rows, fill=True,
+            open=set(range(order.rows)),
+        )  # fmt: skip
+        self.work[work.ticket] = work
+        self.world.reading(work, range(order.rows))
+        free = {form: [row for row in range(order.rows) if keep[row] >> form & 1] for form in range(4)}
+        grants = np.frombuffer(order.grants, np.int64).reshape(-1, 3).tolist()
+        self.world.granted(work, [(free[form].pop(0), form, offset, size) for form, offset, size in grants])
+        self.world.deliver()
+        return work
+
+    def leave(self) -> None:
+        """The process is gone; its workers may still write to what they were granted."""
+        self.gone = True
+        for work in self.work.values():
+            work.reads.clear()
+        self.world.commons.gone(self.session)
+        self.world.deliver()
+
+    def bury(self) -> None:
+        """Nothing of it runs any more."""
+        assert self.gone
+        self.work.clear()
+        self.world.commons.buried(self.session)
+
+    # -- what it is told -----------------------------------------------------------------------------------
+
+    def drawn(self, drawn: Drawn) -> None:
+        """See ``Drawn``."""
+        self.waiting_asks -= 1
+        assert drawn.epoch == self.epoch and drawn.step == self.step and not self.last
+        indices = np.frombuffer(drawn.indices, np.int64)
+        rows = len(indices)
+        work = Work(
+            self,
+            drawn.ticket,
+            drawn.epoch,
+            indices,
+            np.frombuffer(drawn.forms, np.uint8).copy(),
+            np.frombuffer(drawn.offsets, np.int64).copy(),
+            np.frombuffer(drawn.lengths, np.int64).copy(),
+            np.frombuffer(drawn.keep, np.uint8).copy(),
+            drawn.waits,
+            open=set(range(rows)),
+            updated=drawn.waits == rows,
+        )
+        assert rows and (indices >= 0).all() and (indices < len(self.samples)).all()
+        assert drawn.ticket not in self.world.tickets, "tickets are never used again"
+        self.world.tickets.add(drawn.ticket)
+        self.work[work.ticket] = work
+        self.step += 1
+        self.given, self.last = drawn.given, drawn.last
+        self.got.append(indices)
+        self.wholes[drawn.step] = np.frombuffer(drawn.whole, np.int64) if drawn.whole else indices
+        self.world.reading(work, range(drawn.waits))
+        self.world.granted(work, np.frombuffer(drawn.grants, np.int64).reshape(-1, 4).tolist())
+
+    def update(self, update: Update) -> None:
+        """See ``Update``."""
+        work = self.work[update.ticket]
+        assert not work.updated, "a draw is updated once"
+        first = work.waits
+        for name, kind in (("forms", np.uint8), ("offsets", np.int64), ("lengths", np.int64), ("keep", np.uint8)):
+            getattr(work, name)[first:] = np.frombuffer(getattr(update, name), kind)
+        work.updated = True
+        self.world.reading(work, [row for row in range(first, len(work.forms)) if row in work.open])
+        self.world.granted(work, np.frombuffer(update.grants, np.int64).reshape(-1, 4).tolist())
+
+    def check_epoch(self) -> None:
+        """The epoch of a job of one rank is over: everything came once."""
+        ids = np.concatenate([*self.got, np.zeros(0, np.int64)]).tolist()
+        if self.drop_last:
+            assert len(set(ids)) == len(ids) == len(self.samples) // self.batch * self.batch
+        else:
+            assert sorted(ids) == list(range(len(self.samples)))
+
+
+class World:
+    """A commons, its members, and the memory that they share."""
+
+    def __init__(self, span: int = 1 << 28, nonce: int = 7) -> None:
+        self.commons = Commons(instance=1, nonce=nonce, span=span)
+        self.members: list[Member] = []
+        self.extents: dict[int, Extent] = {}
+        self.tickets: set[int] = set()
+        self.served: dict[str, set[int]] = {}
+        self.hits: Counter[Form] = Counter()
+        self.instances = self.decodes = 0
+        self._sessions = 0
+
+    def next_session(self) -> int:
+        """A number for a new session."""
+        self._sessions += 1
+        return self._sessions
+
+    def note_served(self, member: Member, instance: int) -> None:
+        """A job gets an augmented sample: never the same one twice."""
+        served = self.served.setdefault(member.group, set())
+        assert instance not in served, f"job {member.group} gets augmented instance {instance} again"
+        served.add(instance)
+
+    def reading(self, work: Work, rows: range | list[int]) -> None:
+        """Rows enter: what lies there has to be what they are told."""
+        member = work.member
+        for row in rows:
+            form = Form(work.forms[row])
+            self.hits[form] += not work.fill
+            if form == Form.NONE:
+                continue
+            extent = self.extents.get(int(work.offsets[row]))
+            assert extent is not None, f"nothing lies at {work.offsets[row]}"
+            assert extent.sample == member.samples[work.indices[row]]
+            assert (extent.form, extent.key) == (form, member.keys[form - 1])
+            assert extent.nbytes == work.lengths[row]
+            if form == Form.AUGMENTED:
+                self.note_served(member, extent.instance)
+            work.reads[row] = extent
+
+    def granted(self, work: Work, grants: list[tuple[int, int, int, int]]) -> None:
+        """Blocks to write to: nobody else writes or reads there."""
+        for row, form, offset, capacity in grants:
+            stop = offset + capacity
+            assert 0 <= offset < stop <= self.commons.pool.space.limit
+            assert work.keep[row] >> form & 1 and row in work.open
+            for other in (other for member in self.members for other in member.work.values()):
+                for _, _, taken, size in other.grants:
+                    assert stop <= taken or taken + size <= offset, "granted twice"
+                for extent in other.reads.values():
+                    assert stop <= extent.start or extent.stop <= offset, "granted what is being read"
+            for start in [at for at, e in self.extents.items() if offset < e.stop and e.start < stop]:
+                del self.extents[start]
+            work.grants.append((row, form, offset, capacity))
+
+    def deliver(self) -> None:
+        """Tell the members what there is to tell."""
+        by_session = {member.session: member for member in self.members}
+        while self.commons.out:
+            out, self.commons.out = self.commons.out, []
+            for session, reply in out:
+                member = by_session[session]
+                if member.gone:
+                    continue
+                if isinstance(reply, Drawn):
+                    member.drawn(reply)
+                elif isinstance(reply, Update):
+                    member.update(reply)
+                elif isinstance(reply, Over):
+                    member.waiting_asks -= 1
+                    assert reply.epoch == member.epoch
+                    member.over = True
+                    member.ends.append(reply.epoch)
+                else:
+                    assert isinstance(reply, Refused)
+                    member.refused.append(reply.reason)
+        pool = self.commons.pool
+        assert pool.used == pool.space.used <= pool.space.limit
+
+    def check_quiet(self) -> None:
+        """Nothing is under way: nothing is held, and the memory is what the shelves say."""
+        commons = self.commons
+        assert not commons.tickets and not commons._waiting and not commons._orphans
+        assert not any(member.work for member in self.members if not member.gone)
+        total, ranges = 0, []
+        for shelf in commons.pool.shelves.values():
+            assert not shelf.pending.count() and not shelf.owner and not shelf.busy
+            entries = shelf.entries()
+            assert sorted(entries[:, 0].tolist()) == shelf.cached.ids().tolist()
+            assert shelf.bytes == entries[:, 2].sum()
+            ranges += [(at, at + aligned(nbytes)) for at, nbytes in entries[:, 1:3].tolist()]
+        total = sum(stop - start for start, stop in ranges)
+        assert commons.pool.used == commons.pool.space.used == total
+        ranges.sort()
+        assert all(a[1] <= b[0] for a, b in zip(ranges, ranges[1:], strict=False))
+        assert all(rank.open == 0 for _, rank in commons.ranks.values())
+
+    def live(self) -> list[Member]:
+        """Members that are here."""
+        return [member for member in self.members if not member.gone]
+
+    def settle(self) -> None:
+        """Finish whatever is under way; what waits has waited long enough."""
+        for _ in range(1000):
+            todo = [work for member in self.live() for work in member.work.values()]
+            if not todo:
+                return
+            for work in todo:
+                if work.ticket in work.member.work:
+                    rows = len(work.forms) if work.updated or work.fill else work.waits
+                    work.member.finish(work, 0, rows, prepared)
+            if all(not w.updated and not w.fill for w in todo if w.ticket in w.member.work):
+                self.commons.now += 2 * self.commons.patience
+                self.commons.tick()
+                self.deliver()
+        raise AssertionError("rows wait for ever")
+
+    def drain(self) -> None:
+        """Bring every job's epoch to its end."""
+        for _ in range(2000):
+            self.settle()
+            todo = [member for member in self.live() if member.epoch >= 0 and not member.over]
+            if not todo:
+                return
+            for member in todo:
+                if not member.waiting_asks:
+                    member.ask()
+                assert not member.refused, member.refused
+        raise AssertionError("an epoch does not end")
+
+
+COST = {Form.NONE: 10.0, Form.ENCODED: 9.5, Form.DECODED: 1.2, Form.AUGMENTED: 0.4}
+
+
+def run(world: World, epochs: int, *, ahead: int = 3, workers: int = 2, seed: int = 0, fills: bool = False) -> None:
+    """All members through so many epochs, in virtual time: ``workers`` processors take turns over the jobs."""
+    rng = random.Random(seed)
+    queue: dict[int, list[tuple[Work, int, int]]] = {member.session: [] for member in world.members}
+    known: dict[int, int] = {}
+    events: list[tuple[float, int, Work, int, int]] = []
+    ticks = serial = turn = 0
+    busy = 0
+    members = world.members
+    for member in members:
+        member.begin()
+    while True:
+        for member in members:
+            while not member.over and member.waiting_asks + len(member.work) < ahead:
+                member.ask()
+            if member.over and not member.work and member.epoch + 1 < epochs:
+                member.check_epoch()
+                member.begin()
+                continue
+            for work in list(member.work.values()):
+                before = known.get(work.ticket, 0)
+                stop = len(work.forms) if work.updated else work.waits
+                for start in range(before, stop, 16):
+                    queue[member.session].append((work, start, min(16, stop - start)))
+                known[work.ticket] = stop
+        while busy < workers:
+            order = members[turn % len(members) :] + members[: turn % len(members)]
+            chosen = next((member for member in order if queue[member.session]), None)
+            if chosen is None:
+                break
+            turn = members.index(chosen) + 1
+            work, start, count = queue[chosen.session].pop(0)
+            cost = sum(COST[Form(form)] for form in work.forms[start : start + count])
+            serial, busy = serial + 1, busy + 1
+            end = world.commons.now + 1e-3 * cost * rng.uniform(0.8, 1.2)
+            heapq.heappush(events, (end, serial, work, start, count))
+        if events:
+            world.commons.now, _, work, start, count = heapq.heappop(events)
+            busy -= 1
+            work.member.finish(work, start, count, prepared)
+        elif all(member.over and not member.work and member.epoch + 1 >= epochs for member in members):
+            break
+        elif not any(queue.values()):
+            if all(member.waiting_asks == 0 for member in members if not member.over) and not any(
+                member.work for member in members
+            ):
+                continue
+            ticks += 1
+            assert ticks < 10_000, "nothing moves"
+            world.commons.now += 0.5
+            world.commons.tick()
+            world.deliver()
+    for member in members:
+        member.check_epoch()

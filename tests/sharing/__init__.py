@@ -1,0 +1,1 @@
+"""Several jobs that share one preparation, as processes of their own."""

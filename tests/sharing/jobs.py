@@ -1,0 +1,114 @@
+"""A training job as a script: ``python -m tests.sharing.jobs SPEC`` prints what it got as lines of JSON."""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import warnings
+from typing import Any
+
+import headrace as hr
+from tests.sharing import recipes
+
+
+def say(**event: Any) -> None:
+    """Print one event."""
+    print(json.dumps(event), flush=True)
+
+
+def pids(loader: Any) -> list[int]:
+    """The loader's worker processes."""
+    host = getattr(getattr(loader, "_session", None), "host", None)
+    return [worker.pid for worker in getattr(host, "workers", [])]
+
+
+def build(spec: dict[str, Any], **other: Any) -> hr.DataLoader[Any]:
+    """The loader of a specification."""
+    options: dict[str, Any] = {"batch_size": 16, "shuffle": True, "num_workers": 1, "cache": "64MiB"}
+    options |= {"share": True} if spec.get("share", True) else {}
+    options |= spec.get("loader", {}) | other
+    if spec.get("spawn"):
+        options["multiprocessing_context"] = multiprocessing.get_context("spawn")
+    if spec.get("collate"):
+        options["collate_fn"] = recipes.first_of
+    return hr.DataLoader(recipes.recipe(**spec["data"]), **options)
+
+
+def epoch(spec: dict[str, Any], loader: Any, number: int, name: str = "epoch") -> None:
+    """One epoch: every batch is checked and its targets are noted."""
+    whole = recipes.everything()
+    batches: list[list[int]] = []
+    stamps: list[str] = []
+    bad = 0
+    first = number == spec.get("act_in", 0)
+    for at, (values, targets) in enumerate(loader):
+        batches.append(targets.tolist())
+        bad += recipes.wrong(values, batches[-1], whole)
+        stamps += [row[-recipes.STAMP :].numpy().tobytes().hex() for row in values]
+        done = at + 1
+        if first and done == spec.get("pause_at"):
+            say(event="paused", workers=pids(loader))
+            sys.stdin.readline()
+        if first and done == spec.get("save_at"):
+            say(event="state", state=loader.state_dict(), batches=batches)
+            if spec.get("leave"):
+                os._exit(0)
+        if first and done == spec.get("break_at"):
+            say(event="broke", batches=batches)
+            return
+        if spec.get("slow"):
+            time.sleep(spec["slow"])
+    say(event=name, number=number, batches=batches, bad=bad, stamps=stamps if spec["data"].get("augment") else [])
+
+
+def main() -> None:
+    """Run the job."""
+    faulthandler.register(signal.SIGUSR1)
+    warnings.simplefilter("always")
+    spec = json.loads(sys.argv[1])
+    if spec.get("wait"):
+        say(event="waiting")
+        sys.stdin.readline()
+    with build(spec) as loader:
+        if "state" in spec:
+            loader.load_state_dict(spec["state"])
+        validation = build(spec, shuffle=False, **spec["validation"]) if "validation" in spec else None
+        for number in range(spec.get("epochs", 1)):
+            if validation is not None and spec.get("interleaved"):
+                pairs = [[a[1].tolist(), b[1].tolist()] for a, b in zip(loader, validation, strict=True)]
+                say(event="pairs", train=[a for a, _ in pairs], validation=[b for _, b in pairs])
+                continue
+            epoch(spec, loader, number)
+            if validation is not None:
+                epoch(spec, validation, number, "validation")
+        stats = loader.stats()
+        say(
+            event="stats",
+            decoded=stats.decoded,
+            takeovers=stats.takeovers,
+            client_takeovers=_takeovers(loader),
+            samples=stats.samples,
+            hits=stats.hits,
+            restarts=stats.restarts,
+            workers=pids(loader),
+        )
+        if spec.get("hold"):
+            say(event="holding")
+            sys.stdin.readline()
+        if validation is not None:
+            validation.close()
+    say(event="end")
+
+
+def _takeovers(loader: Any) -> int:
+    sharing = getattr(loader._session, "sharing", None)
+    return 0 if sharing is None else int(sharing.client.takeovers)
+
+
+if __name__ == "__main__":
+    main()

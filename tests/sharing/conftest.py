@@ -17,13 +17,13 @@ import pytest
 from headrace.host import control
 from headrace.host.runtime import LOCK, LOG, SOCKET
 from tests.loader.helpers import wait_until
-from tests.sharing.driver import Job
+from tests.sharing.driver import Job, Nursery, session_of
 
 Start = Callable[..., Job]
 
 
 def processes_of(home: Path) -> list[int]:
-    """Every process, host or job or worker, that was started with this runtime directory."""
+    """Every host that was started with this runtime directory, and what it started."""
     mark = str(home)
     found = []
     for process in psutil.process_iter():
@@ -62,15 +62,29 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """Where jobs come from."""
+    made = Nursery()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def start(place: Path) -> Iterator[Start]:
-    """Starts a job: ``start(data={...}, loader={...}, ...)``. Jobs that a failed test leaves are ended."""
+def start(place: Path, nursery: Nursery) -> Iterator[Start]:
+    """Starts a job: ``start(data={...}, loader={...}, ...)``. None may leave a process behind."""
     jobs: list[Job] = []
 
     def run(environment: dict[str, str] | None = None, **spec: Any) -> Job:
-        jobs.append(Job(spec, **(environment or {})))
+        jobs.append(Job(nursery, spec, **(environment or {})))
         return jobs[-1]
 
-    yield run
-    for job in jobs:
-        job.sweep()
+    def left() -> list[int]:
+        return [pid for job in jobs for pid in session_of(job.pid)]
+
+    try:
+        yield run
+        assert wait_until(lambda: not left(), 10), f"still running: {left()}"
+    finally:
+        for job in jobs:
+            job.sweep()

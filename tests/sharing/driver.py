@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 import queue
+import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-import psutil
 
 from headrace.host import control
 
@@ -27,39 +28,61 @@ class Hang(AssertionError):
     """A job said nothing for far too long."""
 
 
-class Job:
-    """One training job in a process group of its own."""
+class Nursery:
+    """Where jobs come from: a process that has imported everything and forks."""
 
-    def __init__(self, spec: dict[str, Any], **environment: str) -> None:
+    def __init__(self) -> None:
+        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.sharing.jobs", "--nursery", str(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                cwd=ROOT,
+            )
+
+    def start(self, spec: dict[str, Any], environment: dict[str, str], streams: list[int]) -> int:
+        """Start a job; its pid."""
+        order = {"spec": spec, "environment": environment}
+        socket.send_fds(self._sock, [json.dumps(order).encode()], streams)
+        return int.from_bytes(self._sock.recv(8), "little")
+
+    def close(self) -> None:
+        """No more jobs."""
+        self._sock.close()
+        self._process.wait(20)
+
+
+class Job:
+    """One training job in a session of its own."""
+
+    def __init__(self, nursery: Nursery, spec: dict[str, Any], **environment: str) -> None:
         self.spec = spec
         self.events: list[dict[str, Any]] = []
         self.said: list[str] = []
         self._queue: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.sharing.jobs", json.dumps(spec)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-        )
-        self.family: set[int] = {self.process.pid}
+        pipes = [os.pipe() for _ in range(3)]
+        theirs = [pipes[0][0], pipes[1][1], pipes[2][1]]
+        everything = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        self.pid = nursery.start(spec, everything, theirs)
+        self._ended = os.pidfd_open(self.pid)
+        for fd in theirs:
+            os.close(fd)
+        self._in = os.fdopen(pipes[0][1], "w")
+        self._out, self._err = os.fdopen(pipes[1][0]), os.fdopen(pipes[2][0])
+        self.family: set[int] = {self.pid}
         self._readers = [threading.Thread(target=self._read), threading.Thread(target=self._listen)]
         for reader in self._readers:
             reader.daemon = True
             reader.start()
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
+        for line in self._out:
             self._queue.put(json.loads(line))
         self._queue.put(None)
 
     def _listen(self) -> None:
-        assert self.process.stderr is not None
-        self.said += self.process.stderr  # grows as lines come
+        for line in self._err:
+            self.said.append(line)
 
     @property
     def errors(self) -> str:
@@ -83,35 +106,34 @@ class Job:
 
     def _stacks(self, name: str) -> str:
         self.note_family()
-        os.kill(self.process.pid, signal.SIGUSR1)
+        os.kill(self.pid, signal.SIGUSR1)
         time.sleep(1.0)
         got = [event["event"] for event in self.events]
         return f"no {name!r} after {LONGEST:g} s; it said {got}\n{self.errors[-9000:]}\n{state_of_host()}"
 
     def tell(self) -> None:
         """Let a job that waits go on."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self._in.write("\n")
+        self._in.flush()
 
     def note_family(self) -> None:
         """Remember which processes belong to the job."""
-        try:
-            children = psutil.Process(self.process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            return
-        self.family |= {child.pid for child in children}
+        self.family |= set(session_of(self.pid))
+
+    def wait(self, timeout: float = LONGEST) -> None:
+        """Wait for the end of the job's own process."""
+        if not select.select([self._ended], [], [], timeout)[0]:
+            raise Hang(self._stacks("its end"))
 
     def kill(self) -> None:
         """End the job's own process at once; its workers have to notice."""
-        self.note_family()
-        self.process.kill()
-        self.process.wait(20)
+        os.kill(self.pid, signal.SIGKILL)
+        self.wait()
 
     def end(self) -> dict[str, Any]:
         """Wait for the job's regular end; its last numbers."""
         self.until("end")
-        assert self.process.wait(LONGEST) == 0, self.errors
+        self.wait()
         self._readers[1].join(5)
         return self.stats
 
@@ -146,20 +168,28 @@ class Job:
 
     def sweep(self) -> None:
         """End whatever of the job still runs, for a test that failed."""
-        self.note_family()
-        for pid in self.family:
-            for sign in (signal.SIGCONT, signal.SIGKILL):
-                try:
-                    os.kill(pid, sign)
-                except OSError:
-                    break
-        self.process.wait(20)
-        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
-            try:
-                if pipe is not None:
-                    pipe.close()
-            except OSError:
-                pass
+        for pid in session_of(self.pid):
+            with suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        with suppress(OSError):  # a line that nobody read
+            self._in.close()
+        for reader in self._readers:
+            reader.join(10)
+        self._out.close()
+        self._err.close()
+        os.close(self._ended)
+
+
+def session_of(leader: int) -> list[int]:
+    """Processes that run in the session of a job: the job itself and its workers. Zombies do not run."""
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with suppress(OSError, IndexError), open(f"/proc/{name}/stat") as file:
+                state, _, _, session = file.read().rsplit(")", 1)[1].split()[:4]
+                if int(session) == leader and state not in "ZX":
+                    found.append(int(name))
+    return found
 
 
 def assert_exact(batches: list[list[int]], expected: Any, what: str = "epoch") -> None:

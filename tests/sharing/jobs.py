@@ -1,4 +1,8 @@
-"""A training job as a script: ``python -m tests.sharing.jobs SPEC`` prints what it got as lines of JSON."""
+"""A training job as a script: ``python -m tests.sharing.jobs SPEC`` prints what it got as lines of JSON.
+
+``python -m tests.sharing.jobs --nursery FD`` forks a job for every specification that comes over a socket, together
+with its standard streams: importing torch takes longer than most jobs here.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import json
 import multiprocessing
 import os
 import signal
+import socket
 import sys
 import time
 import warnings
@@ -63,14 +68,46 @@ def epoch(spec: dict[str, Any], loader: Any, number: int, name: str = "epoch") -
             return
         if spec.get("slow"):
             time.sleep(spec["slow"])
-    say(event=name, number=number, batches=batches, bad=bad, stamps=stamps if spec["data"].get("augment") else [])
+    say(
+        event=name,
+        number=number,
+        batches=batches,
+        bad=bad,
+        stamps=stamps if spec["data"].get("augment") else [],
+    )
 
 
-def main() -> None:
+def nursery(fd: int) -> None:
+    """Fork jobs until the socket is closed."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
+    with socket.socket(fileno=fd) as sock:
+        while True:
+            message, streams, _, _ = socket.recv_fds(sock, 1 << 20, 3)
+            if not message:
+                return
+            pid = os.fork()
+            if pid:
+                for stream in streams:
+                    os.close(stream)
+                sock.send(pid.to_bytes(8, "little"))
+                continue
+            sock.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            os.setsid()
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
+            order = json.loads(message)
+            os.environ.clear()
+            os.environ.update(order["environment"])
+            run(order["spec"])
+            return
+
+
+def run(spec: dict[str, Any]) -> None:
     """Run the job."""
     faulthandler.register(signal.SIGUSR1)
     warnings.simplefilter("always")
-    spec = json.loads(sys.argv[1])
     if spec.get("wait"):
         say(event="waiting")
         sys.stdin.readline()
@@ -111,4 +148,7 @@ def _takeovers(loader: Any) -> int:
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "--nursery":
+        nursery(int(sys.argv[2]))
+    else:
+        run(json.loads(sys.argv[1]))

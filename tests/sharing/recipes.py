@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
@@ -78,7 +77,9 @@ def wrong(values: torch.Tensor, targets: list[int], whole: SyntheticSource) -> i
     """Rows that do not hold the sample that their target names."""
     rows = values.numpy()
     keep = BYTES - STAMP
-    return sum(row.tobytes()[:keep] != whole.content(at)[:keep] for row, at in zip(rows, targets, strict=True))
+    return sum(
+        row.tobytes()[:keep] != whole.content(at)[:keep] for row, at in zip(rows, targets, strict=True)
+    )
 
 
 def everything() -> SyntheticSource:
@@ -93,8 +94,3 @@ def alive(pid: int) -> bool:
             return file.read().rsplit(")", 1)[1].split()[0] not in "ZX"
     except OSError:
         return False
-
-
-def environment(name: str) -> str:
-    """A variable of the job's environment."""
-    return os.environ.get(name, "")

@@ -37,7 +37,9 @@ def test_three_jobs_each_get_every_sample_once_per_epoch(start: Start, sampling:
 
 
 def test_a_cache_with_room_for_a_part_only(start: Start) -> None:
-    jobs = [start(data={"size": 400, "augment": "stamp"}, loader={"cache": 20_000}, epochs=3) for _ in range(2)]
+    jobs = [
+        start(data={"size": 400, "augment": "stamp"}, loader={"cache": 20_000}, epochs=3) for _ in range(2)
+    ]
     finish(*jobs)
     status = control.status()
     assert status is not None and status.memory.used <= status.memory.budget
@@ -104,12 +106,12 @@ def test_a_job_that_is_stopped_with_its_workers_holds_nobody_up(start: Start, sa
     slow = start(data=data, loader={"sampling": sampling}, pause_at=3, epochs=2)
     slow.until("paused")
     slow.tell()
-    os.killpg(slow.process.pid, signal.SIGSTOP)
+    os.killpg(slow.pid, signal.SIGSTOP)
     quick = start(data=data, loader={"sampling": sampling}, epochs=2)
     try:
         finish(quick)
     finally:
-        os.killpg(slow.process.pid, signal.SIGCONT)
+        os.killpg(slow.pid, signal.SIGCONT)
     finish(slow)
 
 
@@ -128,7 +130,9 @@ def test_spawned_workers(start: Start) -> None:
 
 
 def test_a_job_with_a_collate_function(start: Start) -> None:
-    jobs = [start(data={"size": 200, "augment": "stamp"}, epochs=2, collate=collate) for collate in (True, False)]
+    jobs = [
+        start(data={"size": 200, "augment": "stamp"}, epochs=2, collate=collate) for collate in (True, False)
+    ]
     finish(*jobs)
 
 
@@ -192,7 +196,7 @@ def test_two_ranks_share_each_epoch_out(start: Start, sampling: str) -> None:
     for one, two in zip(ranks[0].epochs(), ranks[1].epochs(), strict=True):
         assert one["bad"] == two["bad"] == 0
         assert len(one["batches"]) == len(two["batches"])
-        got = [set(sum(event["batches"], [])) for event in (one, two)]
+        got = [{sample for batch in event["batches"] for sample in batch} for event in (one, two)]
         assert got[0] | got[1] == set(range(300))
         assert not got[0] & got[1]
 
@@ -202,7 +206,7 @@ def test_sharing_by_the_environment(start: Start) -> None:
     for job in jobs:
         job.until("holding")
     status = control.status()
-    assert status is not None and {job.pid for job in status.jobs} == {job.process.pid for job in jobs}
+    assert status is not None and {job.pid for job in status.jobs} == {job.pid for job in jobs}
     for job in jobs:
         job.tell()
     finish(*jobs)

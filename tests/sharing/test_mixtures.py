@@ -32,7 +32,9 @@ def let_go(*jobs: Job) -> None:
 
 
 def test_other_augmentations_share_what_is_decoded(start: Start) -> None:
-    jobs = [start(data={"size": 200, "augment": name}, wait=True, hold=True) for name in ("stamp", "other", "")]
+    jobs = [
+        start(data={"size": 200, "augment": name}, wait=True, hold=True) for name in ("stamp", "other", "")
+    ]
     one_after_the_other(*jobs)
     assert samples_of("decoded") == [200]
     assert [job.stats["decoded"] for job in jobs[1:]] == [0, 0]
@@ -52,7 +54,10 @@ def test_other_augmentations_at_once(start: Start, sampling: str) -> None:
 
 def test_other_decodes_share_what_is_encoded(start: Start) -> None:
     data = {"size": 200, "latency": 0.001}
-    jobs = [start(data={**data, "decode": name}, epochs=2, loader={"split": [0.5, 0.5, 0]}) for name in ("", "hand")]
+    jobs = [
+        start(data={**data, "decode": name}, epochs=2, loader={"split": [0.5, 0.5, 0]})
+        for name in ("", "hand")
+    ]
     for job in jobs:
         job.end()
         job.check()
@@ -64,7 +69,8 @@ def test_other_decodes_share_what_is_encoded(start: Start) -> None:
 def test_a_subset_and_overlapping_datasets_at_once(start: Start, sampling: str) -> None:
     windows = [{"size": 300}, {"size": 100, "start": 50}, {"size": 250, "start": 200}]
     jobs = [
-        start(data={**window, "augment": "stamp"}, loader={"sampling": sampling}, epochs=3) for window in windows
+        start(data={**window, "augment": "stamp"}, loader={"sampling": sampling}, epochs=3)
+        for window in windows
     ]
     for job in jobs:
         job.end()

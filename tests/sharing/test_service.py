@@ -59,7 +59,7 @@ def test_a_host_without_jobs_ends_by_itself(start: Start, place: Path) -> None:
     job.until("holding")
     status = control.status()
     assert status is not None
-    assert [entry.pid for entry in status.jobs] == [job.process.pid]
+    assert [entry.pid for entry in status.jobs] == [job.pid]
     job.tell()
     job.end()
     job.check()
@@ -99,6 +99,6 @@ def test_the_command_shows_the_jobs(start: Start) -> None:
         [sys.executable, "-m", "headrace.cli", "status", "--json"], capture_output=True, text=True, timeout=60
     )
     assert got.returncode == 0, got.stderr
-    assert [entry["pid"] for entry in json.loads(got.stdout)["jobs"]] == [job.process.pid]
+    assert [entry["pid"] for entry in json.loads(got.stdout)["jobs"]] == [job.pid]
     job.tell()
     job.end()

@@ -23,7 +23,7 @@ def test_another_process_goes_on_in_the_middle_of_an_epoch(start: Start, samplin
     beside = start(data=data, loader=loader, epochs=4)
     first = start(data=data, loader=loader, epochs=2, act_in=1, save_at=6, leave=True)
     saved = first.until("state")
-    first.process.wait(30)
+    first.wait()
     state = json.loads(json.dumps(saved["state"]))
     second = start(data=data, loader={**loader, "batch_size": 10}, state=state, epochs=2)
     second.end()
@@ -59,7 +59,7 @@ def test_two_ranks_go_on(start: Start, sampling: str) -> None:
     ranks = [start({**place, "RANK": str(rank)}, **spec, save_at=4, leave=True) for rank in range(2)]
     saved = [rank.until("state") for rank in ranks]
     for rank in ranks:
-        rank.process.wait(30)
+        rank.wait()
     place["MASTER_PORT"] = "29513"
     later = [
         start({**place, "RANK": str(rank)}, **spec, state=saved[rank]["state"], epochs=2) for rank in range(2)
@@ -67,5 +67,5 @@ def test_two_ranks_go_on(start: Start, sampling: str) -> None:
     for job in later:
         job.end()
     batches = [event["batches"] for event in saved] + [rest(job.epochs()) for job in later]
-    assert_exact(sum(batches, []), range(300))
+    assert_exact([batch for part in batches for batch in part], range(300))
     assert_exact(later[0].epochs()[1]["batches"] + later[1].epochs()[1]["batches"], range(300))

@@ -91,7 +91,6 @@ class Commons:
             for shelf in self.pool.shelves.values():
                 shelf.grow(self.universe.size)
             for job in self.jobs.values():
-                job.bits.grow(self.universe.size)
                 if job.stale is not None:
                     job.stale.grow(self.universe.size)
         return self._enter(session, token, pid, join, dataset)
@@ -113,7 +112,7 @@ class Commons:
                 return Refused(f"{MOST_JOBS} jobs share already, which is the most that one host serves")
             if not self.jobs:
                 self.pool.eviction = EVICTIONS[join.eviction]
-            job = self.jobs[self._next_job] = Job(self._next_job, join, dataset, self.universe.size)
+            job = self.jobs[self._next_job] = Job(self._next_job, join, dataset)
             self._next_job += 1
             keys = (join.encoded, join.decoded, join.augmented)
             for form, key in zip(CACHEABLE, keys, strict=True):
@@ -122,7 +121,7 @@ class Commons:
                     found_shelf = self.pool.shelf(form, key, self.universe.size, body)
                     found_shelf.jobs.add(job.number)
                     job.shelves[form] = found_shelf
-            self.remaining.join(job.number, job.bits)
+            self.remaining.join(job.number, dataset.bits(self.universe.size))
             shelf = job.shelves.get(Form.AUGMENTED)
             if shelf is not None:
                 job.stale = Bits.empty(self.universe.size)
@@ -203,7 +202,7 @@ class Commons:
         self._take_no_more(job)
         for sampler in self._samplers.values():
             sampler.forget(job.number)
-        self.remaining.begin(job.number, job.bits)
+        self.remaining.begin(job.number, job.dataset.bits(self.universe.size))
         shelf = job.shelves.get(Form.AUGMENTED)
         if shelf is not None and job.stale is not None:
             job.stale = shelf.cached | shelf.pending
@@ -579,44 +578,49 @@ class Commons:
         ticket = self.tickets.get(event.ticket)
         if ticket is None or ticket.session != session:
             return
-        self.decodes += event.decoded
-        self.fetches += event.fetched
         stop = event.first + event.count
         if stop > len(ticket.ids):
             raise ProtocolError(f"rows up to {stop} of a draw of {len(ticket.ids)}")
         job = self.jobs[ticket.job]
-        for form, wanted in zip(CACHEABLE, event.wanted, strict=True):
-            if wanted and form in job.shelves:
-                job.shelves[form].learn(min(wanted, 1 << 32))
         closing = event.first + np.flatnonzero(ticket.open[event.first : stop])
-        kept: set[tuple[int, Form]] = set()
+        kept: dict[tuple[int, Form], tuple[int, int]] = {}
         fresh: dict[Form, list[int]] = {}
         shelves: dict[int, Shelf] = {int(form): shelf for form, shelf in job.shelves.items()}
         mine = {offset for offset, (row, _, _) in ticket.blocks.items() if event.first <= row < stop}
         if event.published and len(closing):
             if len(event.published) % 32:
                 raise ProtocolError("published extents are cut off")
-            left = self._left_to_take(job, ticket, event.first, stop)
+            offsets: set[int] = set()
             for row, form_, offset, nbytes in (
                 np.frombuffer(event.published, np.int64).reshape(-1, 4).tolist()
             ):
-                block = ticket.blocks.get(offset) if offset in mine else None
+                block = ticket.blocks.get(offset) if offset in mine and offset not in offsets else None
                 shelf = shelves.get(form_)
                 if (
                     block is None
                     or shelf is None
                     or block[1] != shelf.form
                     or not event.first <= row < stop
+                    or not ticket.open[row]
                     or not 0 < nbytes <= block[2]
                     or not ticket.dress.keep[row] & (1 << shelf.form)
                     or (row, shelf.form) in kept
                 ):
                     raise ProtocolError(f"row {row} of ticket {ticket.id}: {nbytes} bytes at {offset}")
-                kept.add((row, shelf.form))
-                del ticket.blocks[offset]
-                sample = int(ticket.ids[row])
-                self.pool.store(shelf, sample, offset, nbytes, left[row - event.first])
-                fresh.setdefault(shelf.form, []).append(sample)
+                kept[row, shelf.form] = offset, nbytes
+                offsets.add(offset)
+        # All of it is true; from here on things change.
+        self.decodes += event.decoded
+        self.fetches += event.fetched
+        for form, wanted in zip(CACHEABLE, event.wanted, strict=True):
+            if wanted and form in job.shelves:
+                job.shelves[form].learn(min(wanted, 1 << 32))
+        left = self._left_to_take(job, ticket, event.first, stop) if kept else []
+        for (row, form), (offset, nbytes) in kept.items():
+            del ticket.blocks[offset]
+            sample = int(ticket.ids[row])
+            self.pool.store(job.shelves[form], sample, offset, nbytes, left[row - event.first])
+            fresh.setdefault(form, []).append(sample)
         for form, samples in fresh.items():
             put(job.shelves[form].cached.words, np.array(samples, np.int64))
         unused = [offset for offset in mine if offset in ticket.blocks]
@@ -751,6 +755,8 @@ class Commons:
 
     def _resolve(self, ticket: Ticket) -> None:
         """Nothing of a ticket waits any more: say how the rest of its rows enters."""
+        if ticket.session not in self.ranks:
+            return  # it waited for another ticket of a session that is gone, and goes with it
         job, rank = self.ranks[ticket.session]
         rows = np.arange(ticket.waits, len(ticket.ids))
         missed = rows[(ticket.dress.forms[rows] == 0) & ticket.open[rows]]
@@ -809,7 +815,7 @@ class Commons:
         cached = shelf.cached.words | shelf.pending.words
         if decoded is not None:
             cached = cached | decoded.cached.words | decoded.pending.words
-        wanted = job.bits.words & ~cached
+        wanted = job.dataset.bits(self.universe.size).words & ~cached
         ids = self._most_needed(shelf, wanted)
         if not len(ids):
             return None

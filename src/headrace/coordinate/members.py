@@ -81,12 +81,11 @@ class Rank:
 class Job:
     """A training run: what it draws from, and whom it shares with."""
 
-    def __init__(self, number: int, join: Join, dataset: Dataset, universe: int) -> None:
+    def __init__(self, number: int, join: Join, dataset: Dataset) -> None:
         self.number = number
         self.name, self.group = join.name, join.group
         self.sampling, self.budget, self.split = join.sampling, join.budget, join.split
         self.dataset = dataset
-        self.bits = dataset.bits(universe)
         self.world_size = join.world_size
         self.fills, self.whole = join.fills, join.whole
         self.geometry = Geometry(join.batch_size, 0, join.world_size, join.drop_last)

@@ -23,12 +23,16 @@ class Dataset:
         # The first dataset, and all that list the same samples, need no tables.
         self._ids: NDArray[np.uint32] | None = None if ordered else ids.astype(np.uint32)
         self._local: NDArray[np.int64] | None = None
+        self._bits: Bits | None = None
 
     def bits(self, universe: int) -> Bits:
-        """The dataset's samples as a set over the universe."""
-        if self._ids is None:
-            return Bits.of(universe, np.arange(self.size, dtype=np.int64))
-        return Bits.of(universe, self._ids.astype(np.int64))
+        """The dataset's samples as a set over the universe; to be read only."""
+        if self._bits is None:
+            ids = np.arange(self.size) if self._ids is None else self._ids.astype(np.int64)
+            self._bits = Bits.of(universe, ids)
+        elif self._bits.size < universe:
+            self._bits.grow(universe)
+        return self._bits
 
     def to_universe(self, indices: Ids) -> Ids:
         """The universe's numbers of samples that the dataset knows by ``indices``."""

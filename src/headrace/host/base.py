@@ -13,6 +13,7 @@ from headrace.coordinate.messages import Order, OrderDone, Spent
 from headrace.core.errors import LoaderClosed, OutOfSharedMemory
 from headrace.core.forms import CACHEABLE, Form
 from headrace.engine.board import Board
+from headrace.host.client import SharedClient
 from headrace.host.slots import HostSlot, SlotPool
 
 
@@ -54,6 +55,7 @@ class Host(Protocol):
     layout: bytes
     ahead: int
     spare: int
+    shared: SharedClient | None
     bytes_for: Callable[[int], int] | None
 
     def next_batch(self, timeout: float | None) -> Batch | None:
@@ -91,6 +93,8 @@ class BaseHost(ABC):
         self.spare = 2
         """Slots beside those: the batch that the loop holds, and the one that it is being given. With 1 the two
         share, so while the loop works one batch fewer is ahead."""
+        self.shared: SharedClient | None = None
+        """The connection to a shared host, if draws come from there."""
         self.totals = Totals()
         self.layout = b""
         """Put into every order where the layout was found out late."""

@@ -30,7 +30,7 @@ class InlineHost(BaseHost):
     ) -> None:
         super().__init__(arena, board, coordinator, slots, ahead=1)
         self._run = run
-        self._shared = shared
+        self.shared = shared
 
     def probe(self, order: Order, timeout: float | None) -> OrderDone:
         """See ``Host``."""
@@ -52,7 +52,7 @@ class InlineHost(BaseHost):
 
     def _waits_for_others(self, deadline: float | None) -> bool:
         """Whether more is to come from a shared host; waits for it, and runs what it was that was waited for."""
-        shared, coordinator = self._shared, self.coordinator
+        shared, coordinator = self.shared, self.coordinator
         if shared is None or not (coordinator.later or coordinator.outstanding):
             return False
         if shared.fileno() >= 0 and not shared.updates and not shared.has_draws:
@@ -73,14 +73,14 @@ class InlineHost(BaseHost):
         """See ``Host``."""
         if not self._closed and os.getpid() == self._owner:
             self.coordinator.abandon()
-            if self._shared is not None:
-                self._shared.drop()
+            if self.shared is not None:
+                self.shared.drop()
             self._free_abandoned()
 
     def close(self) -> None:
         """See ``Host``."""
         if not self._closed and os.getpid() == self._owner:
             self._closed = True
-            if self._shared is not None:
-                self._shared.close()
+            if self.shared is not None:
+                self.shared.close()
             self._close_memory()

@@ -41,6 +41,8 @@ class Stats(msgspec.Struct, frozen=True):
     fetched_bytes: int = 0
     decoded: int = 0
     """Samples decoded by this loader's workers, also for other jobs that share."""
+    shared: bool = False
+    """Whether draws and cache are those of a shared host (``headrace status`` tells more)."""
     takeovers: int = 0
     """Shared hosts that were lost and replaced."""
     cache: dict[str, FormStats] = msgspec.field(
@@ -85,6 +87,12 @@ class Stats(msgspec.Struct, frozen=True):
                     f"cache       {name}: {form.samples} samples, {show_size(form.bytes)} of "
                     f"{show_size(form.budget)}, {form.hits} hits"
                 )
+        if self.shared:
+            hits = ", ".join(f"{form.hits} {name}" for name, form in reversed(self.cache.items()))
+            lines.append(
+                f"shared      {hits} from the shared cache; {self.decoded} decoded here, for all; "
+                f"{self.takeovers} hosts lost"
+            )
         if self.bad_samples:
             lines.append(f"bad         {self.bad_samples} samples (loader.bad_samples)")
         return "\n".join(lines)
@@ -113,6 +121,8 @@ def snapshot(host: Host, mine: dict[str, Any]) -> Stats:
         fetched_samples=spent.fetched,
         fetched_bytes=spent.fetched_bytes,
         decoded=spent.decoded,
+        shared=host.shared is not None,
+        takeovers=host.shared.takeovers if host.shared is not None else 0,
         cache=cache,
         restarts=host.totals.restarts,
         slots=slots.count,

@@ -2,13 +2,12 @@
 
 ``World`` knows of the commons only what jobs are told. It keeps the bytes that were granted, published and read,
 so that an extent handed out twice, overwritten while it is read, or served for another sample is an error at
-once. Tests drive it event by event; ``run`` drives it in virtual time.
+once. Tests drive it event by event; ``clock.run`` drives it in virtual time.
 """
 
 from __future__ import annotations
 
-import heapq
-import random
+import itertools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -29,6 +28,14 @@ Publish = Callable[[Form, int], int | None]
 KEYS = ("e", "d", "a")
 BYTES = {Form.ENCODED: 5_000, Form.DECODED: 56_000, Form.AUGMENTED: 15_000}
 """Of a sample that a job prepares as it should."""
+
+
+def unpacked(grants: bytes) -> list[tuple[int, int, int, int]]:
+    """Rows of (row, form, offset, capacity)."""
+    return [
+        (row, form, at, size)
+        for row, form, at, size in np.frombuffer(grants, np.int64).reshape(-1, 4).tolist()
+    ]
 
 
 def prepared(form: Form, capacity: int) -> int | None:
@@ -156,6 +163,19 @@ class Member:
         self.world.commons.ask(self.session, b"" if indices is None else indices.tobytes())
         self.world.deliver()
 
+    def go_on(self) -> None:
+        """Ask for the next batch, by name where the job draws for itself."""
+        if self.sampling != "uniform":
+            self.ask()
+            return
+        order = np.random.default_rng(self.epoch).permutation(len(self.samples))
+        start = self.batch * (self.step + self.waiting_asks)
+        stop = len(order) // self.batch * self.batch if self.drop_last else len(order)
+        if start < stop:
+            self.ask(order[start : start + self.batch])
+        else:
+            self.over = True
+
     def progress(self, keep: int | None = None) -> bytes:
         """What this rank knows of its epoch, with the last ``keep`` steps as a whole."""
         seen = Bits.empty(len(self.samples))
@@ -266,18 +286,23 @@ class Member:
         self.got.append(indices)
         self.wholes[drawn.step] = np.frombuffer(drawn.whole, np.int64) if drawn.whole else indices
         self.world.reading(work, range(drawn.waits))
-        self.world.granted(work, np.frombuffer(drawn.grants, np.int64).reshape(-1, 4).tolist())
+        self.world.granted(work, unpacked(drawn.grants))
 
     def update(self, update: Update) -> None:
         """See ``Update``."""
         work = self.work[update.ticket]
         assert not work.updated, "a draw is updated once"
         first = work.waits
-        for name, kind in (("forms", np.uint8), ("offsets", np.int64), ("lengths", np.int64), ("keep", np.uint8)):
+        for name, kind in (
+            ("forms", np.uint8),
+            ("offsets", np.int64),
+            ("lengths", np.int64),
+            ("keep", np.uint8),
+        ):
             getattr(work, name)[first:] = np.frombuffer(getattr(update, name), kind)
         work.updated = True
         self.world.reading(work, [row for row in range(first, len(work.forms)) if row in work.open])
-        self.world.granted(work, np.frombuffer(update.grants, np.int64).reshape(-1, 4).tolist())
+        self.world.granted(work, unpacked(update.grants))
 
     def check_epoch(self) -> None:
         """The epoch of a job of one rank is over: everything came once."""
@@ -383,7 +408,7 @@ class World:
         total = sum(stop - start for start, stop in ranges)
         assert commons.pool.used == commons.pool.space.used == total
         ranges.sort()
-        assert all(a[1] <= b[0] for a, b in zip(ranges, ranges[1:], strict=False))
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
         assert all(rank.open == 0 for _, rank in commons.ranks.values())
 
     def live(self) -> list[Member]:
@@ -415,65 +440,15 @@ class World:
                 return
             for member in todo:
                 if not member.waiting_asks:
-                    member.ask()
+                    member.go_on()
                 assert not member.refused, member.refused
         raise AssertionError("an epoch does not end")
 
 
-COST = {Form.NONE: 10.0, Form.ENCODED: 9.5, Form.DECODED: 1.2, Form.AUGMENTED: 0.4}
-
-
-def run(world: World, epochs: int, *, ahead: int = 3, workers: int = 2, seed: int = 0, fills: bool = False) -> None:
-    """All members through so many epochs, in virtual time: ``workers`` processors take turns over the jobs."""
-    rng = random.Random(seed)
-    queue: dict[int, list[tuple[Work, int, int]]] = {member.session: [] for member in world.members}
-    known: dict[int, int] = {}
-    events: list[tuple[float, int, Work, int, int]] = []
-    ticks = serial = turn = 0
-    busy = 0
-    members = world.members
-    for member in members:
-        member.begin()
-    while True:
-        for member in members:
-            while not member.over and member.waiting_asks + len(member.work) < ahead:
-                member.ask()
-            if member.over and not member.work and member.epoch + 1 < epochs:
-                member.check_epoch()
-                member.begin()
-                continue
-            for work in list(member.work.values()):
-                before = known.get(work.ticket, 0)
-                stop = len(work.forms) if work.updated else work.waits
-                for start in range(before, stop, 16):
-                    queue[member.session].append((work, start, min(16, stop - start)))
-                known[work.ticket] = stop
-        while busy < workers:
-            order = members[turn % len(members) :] + members[: turn % len(members)]
-            chosen = next((member for member in order if queue[member.session]), None)
-            if chosen is None:
-                break
-            turn = members.index(chosen) + 1
-            work, start, count = queue[chosen.session].pop(0)
-            cost = sum(COST[Form(form)] for form in work.forms[start : start + count])
-            serial, busy = serial + 1, busy + 1
-            end = world.commons.now + 1e-3 * cost * rng.uniform(0.8, 1.2)
-            heapq.heappush(events, (end, serial, work, start, count))
-        if events:
-            world.commons.now, _, work, start, count = heapq.heappop(events)
-            busy -= 1
-            work.member.finish(work, start, count, prepared)
-        elif all(member.over and not member.work and member.epoch + 1 >= epochs for member in members):
-            break
-        elif not any(queue.values()):
-            if all(member.waiting_asks == 0 for member in members if not member.over) and not any(
-                member.work for member in members
-            ):
-                continue
-            ticks += 1
-            assert ticks < 10_000, "nothing moves"
-            world.commons.now += 0.5
-            world.commons.tick()
-            world.deliver()
-    for member in members:
-        member.check_epoch()
+def pair(world: World, **terms: object) -> tuple[Member, Member]:
+    """Two jobs of which the second waits for what the first prepares."""
+    first, second = (Member(world, np.arange(8), batch=8, **terms) for _ in range(2))  # type: ignore[arg-type]
+    first.begin()
+    second.begin()
+    first.ask()
+    return first, second

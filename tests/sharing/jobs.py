@@ -10,6 +10,7 @@ import faulthandler
 import json
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import sys
@@ -116,6 +117,8 @@ def run(spec: dict[str, Any]) -> None:
             loader.load_state_dict(spec["state"])
         validation = build(spec, shuffle=False, **spec["validation"]) if "validation" in spec else None
         for number in range(spec.get("epochs", 1)):
+            if number and spec.get("endless") and select.select([sys.stdin], [], [], 0)[0]:
+                break
             if validation is not None and spec.get("interleaved"):
                 pairs = [[a[1].tolist(), b[1].tolist()] for a, b in zip(loader, validation, strict=True)]
                 say(event="pairs", train=[a for a, _ in pairs], validation=[b for _, b in pairs])

@@ -9,8 +9,8 @@ import pytest
 
 from headrace.host import control
 from tests.loader.helpers import wait_until
-from tests.sharing.conftest import Start
 from tests.sharing.driver import Job, assert_exact
+from tests.sharing.fixtures import Start
 
 SAMPLINGS = ["auto", "opportunistic", "dependent", "uniform"]
 

@@ -18,7 +18,7 @@ from headrace.host import control
 from headrace.host.runtime import LOCK, LOG
 from tests.loader.helpers import wait_until
 from tests.sharing import recipes
-from tests.sharing.conftest import Start, processes_of
+from tests.sharing.fixtures import Start, processes_of
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.sharing.conftest import Start
 from tests.sharing.driver import assert_exact
+from tests.sharing.fixtures import Start
 
 
 def rest(epochs: list[dict[str, Any]]) -> list[list[int]]:

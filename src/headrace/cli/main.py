@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -24,11 +25,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         if options.command == "status":
-            return _status(options.timeout, as_json=options.json)
+            found = _status(options.timeout, as_json=options.json)
+            sys.stdout.flush()
+            return found
         return _stop(options.timeout)
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return FAILED
+    except BrokenPipeError:  # whoever read the output has seen enough (| head)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         return 130
 

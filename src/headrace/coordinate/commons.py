@@ -32,7 +32,7 @@ from headrace.sampling import SAMPLERS, Remaining, Sampler, View
 Ids = NDArray[np.int64]
 
 MOST_JOBS = 255
-_SHORTEST_PATIENCE = 1.0
+_SHORTEST_PATIENCE, _LONGEST_PATIENCE = 1.0, 10.0
 _FILL = 8
 """Samples of a fill: little enough that a worker's own job hardly waits for it."""
 
@@ -61,6 +61,8 @@ class Commons:
         """By sample: the tickets that wait for it."""
         self._orphans: dict[int, list[int]] = {}
         """Blocks that a lost session's workers may still be writing to."""
+        self._late: set[int] = set()
+        """Tickets that somebody has waited for in vain: their job may be paused. Nobody waits for them again."""
         self._stalled = False
         self._span_of_tickets = 0.1
         """Seconds from giving a ticket out to its end, a moving average."""
@@ -156,6 +158,7 @@ class Commons:
         del job.ranks[rank.rank]
         if not job.ranks:
             self._end(job)
+        self.pool.fit()
         self._go_on()
 
     def _end(self, job: Job) -> None:
@@ -182,6 +185,7 @@ class Commons:
         steps: dict[int, Ids] = {}
         if progress is not None:
             seen, steps = read_progress(progress, job.dataset.size)
+            steps = {number: job.dataset.to_universe(indices) for number, indices in steps.items()}
         rank.asks.clear()
         number = rank.rank
         explicit = begin.explicit or job.sampling == "uniform"
@@ -211,8 +215,7 @@ class Commons:
     def _merge_progress(self, job: Job, epoch: Epoch, seen: Bits, steps: dict[int, Ids], step: int) -> None:
         """What one rank knows of an epoch that another host began. The rank that is farthest knows all of it."""
         self.remaining.take(job.number, job.dataset.to_universe(seen.ids()))
-        for number, indices in steps.items():
-            epoch.steps[number] = job.dataset.to_universe(indices)
+        epoch.steps.update(steps)
         epoch.base = max(epoch.base, step)
         epoch.left = self.remaining.left(job.number)
         epoch.given = job.dataset.size - epoch.left
@@ -235,7 +238,7 @@ class Commons:
     def _serve(self, job: Job, rank: Rank) -> None:
         epoch = rank.epoch
         while rank.asks and epoch is not None and not epoch.awaited:
-            if any(shelf.unsure for shelf in job.shelves.values()):
+            if self._unsure(job):
                 self._stalled = True  # for a moment: memory set aside for guessed sizes is memory lost
                 return
             if epoch.explicit:
@@ -265,6 +268,14 @@ class Commons:
             epoch.taken_by_all(job.world_size)
             given = epoch.given + self._cut(job, epoch, step)
             self._give(job, rank, epoch, step, ids, given, job.is_last(epoch, step), whole)
+
+    def _unsure(self, job: Job) -> bool:
+        """Whether sizes are about to be known. Of a job that is paused they are not."""
+        late = self.now - self.patience
+        return any(
+            shelf.unsure and all(self.tickets[ticket].given >= late for ticket in shelf.owner.values())
+            for shelf in job.shelves.values()
+        )
 
     @staticmethod
     def _cut(job: Job, epoch: Epoch, step: int) -> int:
@@ -378,6 +389,8 @@ class Commons:
         rank.open += 1
         if waits.any():
             ticket.waits = int(np.argmax(waits))
+            # What is cached of them in a lesser form is not held, so it may go before they are told.
+            dress.forms[waits], dress.offsets[waits], dress.lengths[waits] = 0, -1, 0
             for row in np.flatnonzero(waits).tolist():
                 sample = int(ids[row])
                 ticket.waiting.setdefault(sample, []).append(row)
@@ -452,6 +465,9 @@ class Commons:
                         coming &= ~test(job.stale.words, ids)
                     waits |= coming
             waits &= dress.forms < Form.DECODED
+            if self._late:
+                for row in np.flatnonzero(waits).tolist():
+                    waits[row] = self._in_time(job, int(ids[row]))
         return dress, waits
 
     def _read(self, ticket: Ticket, rows: Sequence[int]) -> None:
@@ -570,6 +586,9 @@ class Commons:
                     stale = self.jobs[number].stale
                     if stale is not None:
                         drop(stale.words, array)
+                own = self.jobs[ticket.job].stale
+                if own is not None and not ticket.fill:
+                    put(own.words, array)  # the job that makes it has it, even if it has begun anew meanwhile
 
     # -- what came of it ---------------------------------------------------------------------------------------
 
@@ -628,6 +647,7 @@ class Commons:
             del ticket.blocks[offset]
         self.pool.give_back(unused)
         self._drop_used_up(job, self._close_rows(ticket, closing) + fresh.get(Form.AUGMENTED, []))
+        self.pool.fit()
         self._go_on()
 
     def _left_to_take(self, job: Job, ticket: Ticket, first: int, stop: int) -> list[int]:
@@ -687,7 +707,9 @@ class Commons:
             del self.tickets[ticket.id]
             if ticket.session in self.ranks and not ticket.fill:
                 self.ranks[ticket.session][1].open -= 1
-            self._span_of_tickets += 0.1 * (self.now - ticket.given - self._span_of_tickets)
+            self._late.discard(ticket.id)
+            if ticket.waits == len(ticket.ids):  # one that waited says nothing: patience would feed on itself
+                self._span_of_tickets += 0.1 * (self.now - ticket.given - self._span_of_tickets)
         keep = ticket.dress.keep[rows]
         settled: dict[int, None] = {}
         for form in CACHEABLE:
@@ -716,6 +738,16 @@ class Commons:
             self.pool.evict(shelf, gone)
 
     # -- waiting -----------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _owners(job: Job, sample: int) -> set[int]:
+        """The tickets that prepare a sample for a shelf of this job."""
+        shelves = (job.shelves.get(form) for form in (Form.DECODED, Form.AUGMENTED))
+        return {shelf.owner[sample] for shelf in shelves if shelf is not None and sample in shelf.owner}
+
+    def _in_time(self, job: Job, sample: int) -> bool:
+        """Whether a sample in preparation is worth waiting for."""
+        return not self._owners(job, sample) & self._late
 
     @staticmethod
     def _hopes(job: Job, ids: Ids) -> set[int]:
@@ -787,16 +819,19 @@ class Commons:
     @property
     def patience(self) -> float:
         """Seconds for which a sample that somebody else prepares is waited for."""
-        return max(_SHORTEST_PATIENCE, 4 * self._span_of_tickets)
+        return min(_LONGEST_PATIENCE, max(_SHORTEST_PATIENCE, 4 * self._span_of_tickets))
 
     def tick(self) -> None:
         """Now and then: whoever has waited too long prepares for itself."""
         late = self.now - self.patience
         for ticket in [t for t in self.tickets.values() if t.waiting and t.given < late]:
+            job = self.jobs[ticket.job]
             for sample in list(ticket.waiting):
                 self._forget_waiter(sample, ticket)
+                self._late |= self._owners(job, sample)
             ticket.waiting.clear()
             self._resolve(ticket)
+        self._go_on()
 
     # -- idle hands --------------------------------------------------------------------------------------------
 

@@ -76,11 +76,17 @@ class Pool:
         budget = min(budget, self.span)
         if budget != self.space.limit:
             self.changed()
-            homeless = set(self.space.resize(budget))
-            for shelf in self.shelves.values():
-                for sample, offset, *_ in shelf.entries().tolist():
-                    if offset in homeless:
-                        self.evict(shelf, [sample])
+            self.space.resize(budget)
+            self.fit()
+
+    def fit(self) -> None:
+        """Evict what lies beyond the budget since that became smaller, as far as nobody reads it."""
+        limit = self.space.limit
+        if self.space.used + self.space.available <= limit:
+            return
+        for shelf in self.shelves.values():
+            table = shelf.entries()
+            self.evict(shelf, table[table[:, 1] + table[:, 2] > limit, 0].tolist())
 
     @property
     def limited(self) -> bool:
@@ -98,7 +104,8 @@ class Pool:
 
         ``displace=False``: nothing has to go for it in any case.
         """
-        nbytes = aligned(shelf.estimate)
+        # (a guess that is too small is mended by what workers report to have wanted)
+        nbytes = aligned(shelf.estimate if shelf.known else min(shelf.estimate, self.space.limit // 64 or 1))
         form = shelf.form
         limited: Form | None = None
         if self._limits is not None:

@@ -58,6 +58,11 @@ class Shelf:
         return self._body or self._largest or _GUESS
 
     @property
+    def known(self) -> bool:
+        """Whether the size of its extents is known."""
+        return bool(self._body or self._largest)
+
+    @property
     def unsure(self) -> bool:
         """Whether the first extents are being made, from which their size will be known."""
         return not self._body and not self._largest and bool(self.owner)

@@ -74,7 +74,8 @@ class RecipeSession(Hosted):
         self._batched = batch_size is not None
         self._own = num_workers if own_number else None
         self._book = book
-        caches_decoded = budgets[Form.DECODED] > 0
+        # (another job may have cached decoded samples that this one gets)
+        caches_decoded = budgets[Form.DECODED] > 0 or sharing is not None
         self.sharing = sharing
         if sharing is not None:
             budgets = dict.fromkeys(budgets, 0)  # the cache is the shared host's

@@ -1,0 +1,175 @@
+"""The pool: room, budgets and what has to go."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from headrace.coordinate.pool import Pool
+from headrace.coordinate.shelf import Shelf
+from headrace.core.forms import CACHEABLE, Form
+from headrace.eviction import EVICTIONS
+
+SIZE = 64
+UNIVERSE = 64
+
+
+def needs_one(shelf: Shelf, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Every sample is needed as often as its number says."""
+    return ids % 4
+
+
+def make(budget: int, eviction: str = "lru", limits: dict[Form, int] | None = None) -> tuple[Pool, Shelf]:
+    """A pool with a shelf of extents of 64 bytes."""
+    pool = Pool(1 << 20, needs_one, eviction)
+    pool.set_budget(budget, limits)
+    shelf = pool.shelf(Form.DECODED, "d", UNIVERSE)
+    shelf.learn(SIZE)
+    shelf.jobs |= {1, 2}
+    return pool, shelf
+
+
+def put(pool: Pool, shelf: Shelf, sample: int, needs: int = 1) -> bool:
+    """Admit and store; whether there was room."""
+    place = pool.admit(shelf, needs, len(shelf.jobs))
+    if place is None:
+        return False
+    pool.store(shelf, sample, place[0], min(SIZE, place[1]))
+    shelf.cached.add(np.array([sample]))
+    return True
+
+
+@settings(deadline=None)
+@given(
+    eviction=st.sampled_from(sorted(EVICTIONS)),
+    budget=st.integers(0, 20 * SIZE),
+    limited=st.booleans(),
+    ops=st.lists(
+        st.tuples(
+            st.sampled_from(
+                ("put", "put", "grant", "give back", "store", "read", "release", "budget", "changed")
+            ),
+            st.sampled_from(CACHEABLE),
+            st.integers(0, UNIVERSE - 1),
+            st.integers(1, 200),
+        ),
+        max_size=60,
+    ),
+)
+def test_the_budget_holds_and_what_is_read_stays(
+    eviction: str, budget: int, limited: bool, ops: list[tuple[str, Form, int, int]]
+) -> None:
+    pool = Pool(1 << 20, needs_one, eviction)
+    limits = {Form.ENCODED: budget // 4, Form.DECODED: budget // 2, Form.AUGMENTED: budget // 4}
+    pool.set_budget(budget, limits if limited else None)
+    shelves = {form: pool.shelf(form, "k", UNIVERSE, 128 if form == 3 else 0) for form in CACHEABLE}
+    for shelf in shelves.values():
+        shelf.learn(SIZE)
+        shelf.jobs |= {1, 2}
+    granted: list[tuple[Form, int, int]] = []
+    readers: list[tuple[Form, int, int]] = []
+    for op, form, sample, nbytes in ops:
+        shelf = shelves[form]
+        if op in ("put", "grant") and sample not in shelf:
+            place = pool.admit(shelf, sample % 4, 2)
+            if place is not None:
+                granted.append((form, *place))
+        if op in ("put", "store") and granted and sample not in shelves[granted[-1][0]]:
+            kind, offset, size = granted.pop()
+            pool.store(shelves[kind], sample, offset, min(nbytes, size))
+            shelves[kind].cached.add(np.array([sample]))
+        elif op == "give back" and granted:
+            pool.give_back([granted.pop()[1]])
+        elif op == "read" and sample in shelf:
+            shelf.read([sample])
+            readers.append((form, sample, int(shelf.find([sample])[0][0])))
+        elif op == "release" and readers:
+            kind, one, _ = readers.pop()
+            shelves[kind].release([one])
+        elif op == "budget" and not granted and not readers:
+            budget = 7 * nbytes
+            pool.set_budget(budget, None)
+            limited = False
+        elif op == "changed":
+            pool.changed()
+        assert pool.used == pool.space.used <= pool.space.limit <= budget
+        if limited:
+            assert all(pool._used[kind] <= limits[kind] for kind in CACHEABLE)
+        for kind, one, offset in readers:
+            assert shelves[kind].find([one])[0][0] == offset
+        blocks = sorted(
+            [(offset, size) for _, offset, size in granted]
+            + [
+                (int(shelves[kind].find([one])[0][0]), int(shelves[kind].find([one])[1][0]))
+                for kind in CACHEABLE
+                for one in shelves[kind].cached.ids().tolist()
+            ]
+        )
+        assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(blocks))
+    if eviction == "none":
+        assert pool.evictions == 0
+
+
+@pytest.mark.parametrize(("eviction", "gone"), [("lru", 1), ("fifo", 0), ("refcount", 0)])
+def test_what_goes_first(eviction: str, gone: int) -> None:
+    """Of 0..3, sample n is needed n times; sample 0 was used last."""
+    pool, shelf = make(4 * SIZE, eviction)
+    for sample in range(4):
+        assert put(pool, shelf, sample)
+    shelf.use([0], pool.tick())
+    assert put(pool, shelf, 7, needs=3)
+    assert gone not in shelf and 7 in shelf and len(shelf) == 4
+    assert pool.evictions == 1
+
+
+def test_without_eviction_the_first_stay() -> None:
+    pool, shelf = make(4 * SIZE, "none")
+    assert [put(pool, shelf, sample, needs=3) for sample in range(6)] == [True] * 4 + [False] * 2
+
+
+def test_nothing_goes_for_what_may_not_displace() -> None:
+    pool, shelf = make(2 * SIZE)
+    assert put(pool, shelf, 0) and put(pool, shelf, 1)
+    assert pool.admit(shelf, 3, 2, displace=False) is None
+    assert len(shelf) == 2
+
+
+def test_samples_that_are_read_are_not_evicted_for_others() -> None:
+    pool, shelf = make(3 * SIZE)
+    assert all(put(pool, shelf, sample) for sample in range(3))
+    shelf.read([0, 1, 2])
+    assert not put(pool, shelf, 5)
+    shelf.release([1])
+    pool.changed()
+    assert put(pool, shelf, 5)
+    assert 1 not in shelf and 0 in shelf and 2 in shelf
+
+
+def test_what_an_extent_does_not_fill_is_free_again() -> None:
+    pool, shelf = make(10 * SIZE)
+    shelf.learn(5 * SIZE)
+    place = pool.admit(shelf, 1, 2)
+    assert place is not None and place[1] == 5 * SIZE == pool.used
+    pool.store(shelf, 3, place[0], SIZE + 1)
+    assert pool.used == 2 * SIZE and shelf.bytes == SIZE + 1
+
+
+def test_a_split_limits_each_form() -> None:
+    limits = {Form.ENCODED: 0, Form.DECODED: 2 * SIZE, Form.AUGMENTED: 8 * SIZE}
+    pool, shelf = make(10 * SIZE, "none", limits)
+    assert pool.limited and not pool.allows(Form.ENCODED) and pool.allows(Form.DECODED)
+    assert [put(pool, shelf, sample) for sample in range(3)] == [True, True, False]
+
+
+def test_a_smaller_budget_evicts_what_lies_beyond() -> None:
+    pool, shelf = make(8 * SIZE)
+    assert all(put(pool, shelf, sample) for sample in range(8))
+    pool.set_budget(3 * SIZE, None)
+    assert shelf.cached.ids().tolist() == [0, 1, 2] and pool.used == 3 * SIZE
+    pool.set_budget(1 << 30, None)
+    assert pool.space.limit == pool.span, "no more than there is"

@@ -1,0 +1,132 @@
+"""Ranks of one job, and epochs that go on with another host."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headrace.coordinate.protocol import Refused
+from tests.coordinate.jobs import Member, World
+
+SAMPLINGS = ("auto", "opportunistic", "dependent")
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    samples=st.integers(2, 60),
+    batch=st.integers(2, 9),
+    sampling=st.sampled_from(SAMPLINGS),
+    drop_last=st.booleans(),
+    turns=st.lists(st.integers(0, 1), max_size=40),
+    other=st.booleans(),
+)
+def test_two_ranks_cover_an_epoch_once_in_equal_steps(
+    samples: int, batch: int, sampling: str, drop_last: bool, turns: list[int], other: bool
+) -> None:
+    world = World()
+    if other:
+        Member(world, np.arange(samples), batch=5).begin()
+    ranks = [
+        Member(
+            world,
+            np.arange(samples),
+            batch=batch,
+            sampling=sampling,
+            drop_last=drop_last,
+            group="two",
+            rank=rank,
+            world_size=2,
+        )
+        for rank in range(2)
+    ]
+    for epoch in range(2):
+        for rank in ranks:
+            rank.begin(epoch)
+        for turn in turns:
+            if not ranks[turn].over and not ranks[turn].waiting_asks:
+                ranks[turn].ask()
+        world.drain()
+        assert len(ranks[0].got) == len(ranks[1].got)
+        both = [i for rank in ranks for part in rank.got for i in part.tolist()]
+        if drop_last:
+            assert len(set(both)) == len(both) == samples // (2 * batch) * 2 * batch
+        else:
+            assert sorted(both) == list(range(samples))
+    for member in world.live():
+        member.leave()
+    for member in world.members:
+        world.commons.buried(member.session)
+    world.check_quiet()
+
+
+def test_a_rank_begins_the_epoch_while_the_other_is_still_in_the_last() -> None:
+    world = World()
+    ranks = [Member(world, np.arange(40), batch=5, group="g", rank=rank, world_size=2) for rank in range(2)]
+    for rank in ranks:
+        rank.begin(0)
+    while not ranks[0].over:
+        ranks[0].ask()
+        world.settle()
+    first = ranks[0].got
+    ranks[0].begin(1)
+    ranks[0].ask()
+    world.drain()
+    assert sorted(i for part in [*first, *ranks[1].got] for i in part.tolist()) == list(range(40))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    steps=st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    sampling=st.sampled_from(SAMPLINGS),
+    order=st.booleans(),
+)
+def test_a_new_host_goes_on_where_the_ranks_are(steps: tuple[int, int], sampling: str, order: bool) -> None:
+    before, after = World(), World(nonce=8)
+    terms = {"batch": 4, "sampling": sampling, "group": "g", "world_size": 2}
+    old = [Member(before, np.arange(45), rank=rank, **terms) for rank in range(2)]  # type: ignore[arg-type]
+    for rank, count in zip(old, steps, strict=True):
+        rank.begin(0)
+        for _ in range(count):
+            rank.ask()
+            before.settle()
+    new = [Member(after, np.arange(45), rank=rank, **terms) for rank in range(2)]  # type: ignore[arg-type]
+    for number in (1, 0) if order else (0, 1):
+        new[number].begin(0, old[number].progress(), old[number].step)
+        if number == order:
+            new[number].ask()
+            assert len(new[number].got) == 0, "the other one may know of more"
+    after.drain()
+    assert len(old[0].got) + len(new[0].got) == len(old[1].got) + len(new[1].got)
+    both = [i for rank in (*old, *new) for part in rank.got for i in part.tolist()]
+    assert sorted(both) == list(range(45))
+    assert all(rank.given == 45 for rank in new if rank.got)
+
+
+def test_a_resumed_epoch_brings_the_rest_of_it() -> None:
+    world = World()
+    first = Member(world, np.arange(50), batch=8)
+    first.begin(3)
+    for _ in range(3):
+        first.ask()
+        world.settle()
+    progress, seen = first.progress(1), np.concatenate(first.got)
+    first.leave()
+    first.bury()
+    again = Member(world, np.arange(50), batch=5)
+    again.begin(3, progress, 3)
+    world.drain()
+    assert [len(part) for part in again.got] == [5, 5, 5, 5, 5, 1]
+    assert sorted(np.concatenate([seen, *again.got]).tolist()) == list(range(50))
+    assert again.given == 50 and again.last
+
+
+def test_ranks_that_do_not_agree_and_full_seats_are_refused() -> None:
+    world = World()
+    Member(world, np.arange(40), group="g", world_size=2)
+    taken = Member(world, np.arange(40), group="g", world_size=2)
+    assert isinstance(taken.answer, Refused) and taken.answer.again
+    other = Member(world, np.arange(40), group="g", rank=1, world_size=2, batch=9)
+    assert isinstance(other.answer, Refused) and not other.answer.again
+    unknown = Member(world, np.arange(40), sampling="alphabetic")
+    assert isinstance(unknown.answer, Refused)

@@ -1,0 +1,262 @@
+"""Hosts, workers and jobs that share are killed: whoever is left gets every sample once per epoch, and no memory,
+file or process stays behind."""
+
+# ruff: noqa: F811
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import HeadraceError
+from headrace.host import control
+from tests.faults.helpers import SOAK
+from tests.loader.helpers import wait_until
+from tests.sharing.driver import Job, assert_exact, state_of_host
+from tests.sharing.fixtures import Start, nursery, place, processes_of, start  # noqa: F401
+
+SAMPLINGS = ["auto", "opportunistic", "dependent", "uniform"]
+DATA = {"size": 300, "augment": "stamp", "latency": 0.0005}
+
+
+@pytest.fixture(autouse=True)
+def _no_processes_left() -> None:
+    """``start`` and ``place`` see to that here; the process that jobs are forked from stays."""
+
+
+def host_pid() -> int:
+    """The host that lives now; 0 for none."""
+    with suppress(HeadraceError, OSError):
+        status = control.status(2.0)
+        return status.pid if status is not None else 0
+    return 0
+
+
+def kill_host(sign: int = signal.SIGKILL) -> int:
+    """End the host, as soon as there is one."""
+    assert wait_until(lambda: host_pid() > 0, 20)
+    pid = host_pid()
+    with suppress(ProcessLookupError):
+        os.kill(pid, sign)
+    return pid
+
+
+def finish(*jobs: Job) -> None:
+    """All jobs come to their end, and every epoch is exact."""
+    for job in jobs:
+        job.end()
+    for job in jobs:
+        job.check()
+
+
+def only_the_cache_is_left() -> bool:
+    """Whether no job is known and no block of memory is held but by cached extents."""
+    status = control.status()
+    return (
+        status is not None
+        and not status.jobs
+        and status.memory.used == sum(shelf.bytes for shelf in status.shelves)
+    )
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_the_host_is_killed_in_the_middle_of_an_epoch(start: Start, sampling: str) -> None:
+    spec = {"data": DATA, "loader": {"sampling": sampling}, "epochs": 3, "act_in": 1, "pause_at": 5}
+    jobs = [start(**spec) for _ in range(2)]
+    for job in jobs:
+        job.until("paused")
+    before = kill_host()
+    for job in jobs:
+        job.tell()
+    finish(*jobs)
+    assert all(job.stats["client_takeovers"] == 1 for job in jobs)
+    assert host_pid() not in (0, before)
+
+
+def test_the_host_is_killed_again_and_again(start: Start) -> None:
+    jobs = [start(data=DATA, epochs=1000, endless=True, slow=0.005) for _ in range(2)]
+    for job in jobs:
+        job.until("epoch")
+    for _ in range(4):
+        kill_host()
+        for job in jobs:
+            job.until("epoch")
+    for job in jobs:
+        job.tell()
+    finish(*jobs)
+    assert all(job.stats["client_takeovers"] >= 4 for job in jobs)
+
+
+def test_takeovers_are_counted(start: Start) -> None:
+    job = start(data=DATA, pause_at=5, epochs=2)
+    job.until("paused")
+    kill_host()
+    job.tell()
+    finish(job)
+    assert job.stats["takeovers"] == 1
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_host_is_asked_to_end_in_the_middle_of_an_epoch(start: Start, workers: int) -> None:
+    job = start(data=DATA, loader={"num_workers": workers}, pause_at=5, epochs=2)
+    job.until("paused")
+    before = host_pid()
+    assert control.stop()
+    job.tell()
+    finish(job)
+    assert host_pid() not in (0, before)
+
+
+def test_the_host_is_stopped_for_a_while(start: Start) -> None:
+    job = start(data=DATA, pause_at=5, epochs=2)
+    job.until("paused")
+    pid = kill_host(signal.SIGSTOP)
+    try:
+        job.tell()
+        time.sleep(1.0)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    finish(job)
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_worker_is_killed(start: Start, sampling: str) -> None:
+    loader = {"sampling": sampling, "num_workers": 2}
+    jobs = [start(data=DATA, loader=loader, epochs=3, pause_at=4) for _ in range(2)]
+    for job in jobs:
+        os.kill(job.until("paused")["workers"][0], signal.SIGKILL)
+    for job in jobs:
+        job.tell()
+    finish(*jobs)
+    assert all(job.stats["restarts"] >= 1 for job in jobs)
+    assert wait_until(only_the_cache_is_left, 20), state_of_host()
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_job_is_killed_and_its_memory_comes_back(start: Start, sampling: str) -> None:
+    data = {**DATA, "latency": 0.002}
+    loader = {"sampling": sampling}
+    victim = start(data=data, loader=loader, epochs=50, pause_at=4)
+    other = start(data=data, loader=loader, epochs=3)
+    victim.until("paused")
+    victim.tell()
+    time.sleep(0.1)
+    victim.kill()
+    finish(other)
+    assert wait_until(only_the_cache_is_left, 20), state_of_host()
+
+
+def test_a_job_is_killed_while_it_holds_back_its_workers(start: Start) -> None:
+    """Workers that stand still keep the blocks they may write to; those that end give them back."""
+    victim = start(data=DATA, epochs=2, pause_at=4)
+    paused = victim.until("paused")
+    for pid in paused["workers"]:
+        os.kill(pid, signal.SIGSTOP)
+    victim.kill()
+    other = start(data=DATA, epochs=2)
+    finish(other)
+    for pid in paused["workers"]:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+    assert wait_until(only_the_cache_is_left, 20), state_of_host()
+
+
+@pytest.mark.parametrize("sampling", ["auto", "dependent"])
+def test_host_and_job_are_killed_at_once(start: Start, sampling: str) -> None:
+    loader = {"sampling": sampling}
+    victim, other = (start(data=DATA, loader=loader, epochs=3, pause_at=4) for _ in range(2))
+    for job in (victim, other):
+        job.until("paused")
+    kill_host()
+    victim.kill()
+    other.tell()
+    finish(other)
+    assert wait_until(only_the_cache_is_left, 20), state_of_host()
+
+
+def test_host_and_worker_are_killed_at_once(start: Start) -> None:
+    jobs = [start(data=DATA, loader={"num_workers": 2}, epochs=3, pause_at=4) for _ in range(2)]
+    for job in jobs:
+        os.kill(job.until("paused")["workers"][0], signal.SIGKILL)
+    kill_host()
+    for job in jobs:
+        job.tell()
+    finish(*jobs)
+    assert wait_until(only_the_cache_is_left, 20), state_of_host()
+
+
+@pytest.mark.parametrize("sampling", ["auto", "uniform"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_no_other_host_can_be_had(start: Start, place: Path, sampling: str, workers: int) -> None:
+    job = start(data=DATA, loader={"sampling": sampling, "num_workers": workers}, epochs=3, pause_at=4)
+    job.until("paused")
+    pid = kill_host()
+    assert wait_until(lambda: pid not in processes_of(place), 10)
+    shutil.rmtree(place)
+    place.write_text("in the way")
+    job.tell()
+    finish(job)
+    assert "goes on alone" in job.errors
+
+
+@pytest.mark.parametrize("sampling", ["auto", "dependent"])
+def test_the_host_of_two_ranks_is_killed(start: Start, sampling: str) -> None:
+    where = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29514"}
+    spec = {"data": DATA, "loader": {"sampling": sampling}, "epochs": 3, "act_in": 1}
+    ranks = [start({**where, "RANK": str(rank)}, **spec, pause_at=3 + 2 * rank) for rank in range(2)]
+    for rank in ranks:
+        rank.until("paused")
+    kill_host()
+    for rank in ranks:
+        rank.tell()
+    for rank in ranks:
+        rank.end()
+    for one, two in zip(ranks[0].epochs(), ranks[1].epochs(), strict=True):
+        assert one["bad"] == two["bad"] == 0
+        assert_exact(one["batches"] + two["batches"], range(300), f"epoch {one['number']}")
+
+
+@pytest.mark.timeout(100 + 60 * SOAK)
+def test_everything_is_killed_at_random(start: Start) -> None:
+    """Hosts, workers and jobs, 6 kills (or so many times more in a soak), while three jobs train."""
+    chance = random.Random(11)
+    kinds = ("auto", "opportunistic", "dependent", "uniform")
+
+    def another() -> Job:
+        loader = {
+            "sampling": chance.choice(kinds),
+            "num_workers": chance.choice((1, 2)),
+            "cache": chance.choice((20_000, "8MiB")),
+        }
+        return start(data=DATA, loader=loader, epochs=10**6, endless=True)
+
+    jobs = [another() for _ in range(3)]
+    for _ in range(6 * SOAK):
+        time.sleep(chance.random() * 0.6)
+        jobs[chance.randrange(3)].until("epoch")
+        victim = chance.choice(("host", "worker", "job"))
+        at = chance.randrange(3)
+        if victim == "host":
+            kill_host()
+        elif victim == "worker":
+            jobs[at].note_family()
+            workers = sorted(jobs[at].family - {jobs[at].pid})
+            if workers:
+                with suppress(ProcessLookupError):
+                    os.kill(workers[-1], signal.SIGKILL)
+        else:
+            jobs[at].until("epoch")
+            jobs[at].kill()
+            jobs[at].check()
+            jobs[at] = another()
+    for job in jobs:
+        job.tell()
+    finish(*jobs)
+    assert wait_until(only_the_cache_is_left, 20), state_of_host()

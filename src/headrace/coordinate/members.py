@@ -95,6 +95,8 @@ class Job:
         """Augmented samples on its shelf that this job must not get: it may have had them in an earlier epoch."""
         self.epoch: Epoch | None = None
         """The newest."""
+        self.earlier: dict[int, Epoch] = {}
+        """By number: epochs that some rank has yet to begin, although another has begun the next."""
         self.draws = 0
 
     def begin(
@@ -106,8 +108,13 @@ class Job:
         starts it afresh, and the others follow it there.
         """
         epoch = self.epoch
-        new = epoch is None or epoch.number != number or rank in epoch.cursors or self.world_size == 1
+        if epoch is not None and epoch.number != number:
+            epoch = self.earlier.get(number)
+        new = epoch is None or rank in epoch.cursors or self.world_size == 1
         if new:
+            last = self.epoch
+            if last is not None and last.number < number and len(last.cursors) < self.world_size:
+                self.earlier[last.number] = last
             awaited = set(range(self.world_size)) if taken_over else set()
             epoch = self.epoch = Epoch(
                 number, explicit, given, step, self.dataset.size - given, awaited=awaited
@@ -115,6 +122,8 @@ class Job:
         assert epoch is not None
         epoch.cursors[rank] = step
         epoch.awaited.discard(rank)
+        if len(epoch.cursors) == self.world_size:
+            self.earlier.pop(epoch.number, None)
         self.ranks[rank].epoch = epoch
         return new
 

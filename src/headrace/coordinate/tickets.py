@@ -56,7 +56,7 @@ class Ticket:
     waits: int = 0
     """The first row that waited."""
     hopes: set[int] = field(default_factory=set)
-    """Samples that are waited for in their augmented form. Of others, an augmented one may be one that the job had."""
+    """Samples that are waited for in their augmented form; any other augmented one the job may have had."""
 
     def __post_init__(self) -> None:
         self.left = len(self.ids)

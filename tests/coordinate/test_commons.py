@@ -183,7 +183,7 @@ def test_long_random_histories(seed: int) -> None:
 @pytest.mark.parametrize("published", [True, False])
 def test_a_fill_prepares_for_the_cache_and_returns_what_it_does_not_use(published: bool) -> None:
     world = World()
-    member = Member(world, np.arange(100), batch=10)
+    member, _ = (Member(world, np.arange(100), batch=10) for _ in range(2))
     member.begin()
     work = member.idle()
     assert work is not None and work.grants
@@ -194,6 +194,17 @@ def test_a_fill_prepares_for_the_cache_and_returns_what_it_does_not_use(publishe
     member.ask()
     (draw,) = member.work.values()
     assert np.count_nonzero(draw.forms == Form.AUGMENTED) == (8 if published else 0)
+
+
+def test_a_job_alone_fills_what_lasts() -> None:
+    world = World()
+    member = Member(world, np.arange(100), batch=10)
+    member.begin()
+    work = member.idle()
+    assert work is not None
+    member.finish(work, 0, len(work.forms), prepared)
+    forms = {shelf.form: len(shelf) for shelf in world.commons.pool.shelves.values()}
+    assert forms[Form.DECODED] == 8 and forms[Form.AUGMENTED] == 0
 
 
 def test_jobs_that_draw_for_themselves_share_decoded_samples() -> None:

@@ -194,12 +194,14 @@ class Commons:
         new = job.begin(
             number, begin.epoch, explicit=explicit, given=given, step=begin.step, taken_over=taken_over
         )
-        epoch = job.epoch
+        epoch = rank.epoch
         assert epoch is not None
         if new:
             self._begin_epoch(job)
         if progress is not None and not explicit:
-            self._merge_progress(job, epoch, seen, steps, begin.step)
+            epoch.steps.update(steps)
+            if epoch is job.epoch:  # else all of it was drawn before, and another rank knows the rest
+                self._merge_progress(job, epoch, seen, begin.step)
         self._serve_all(job)
 
     def _begin_epoch(self, job: Job) -> None:
@@ -212,10 +214,9 @@ class Commons:
             job.stale = shelf.cached | shelf.pending
         self.pool.epoch()
 
-    def _merge_progress(self, job: Job, epoch: Epoch, seen: Bits, steps: dict[int, Ids], step: int) -> None:
+    def _merge_progress(self, job: Job, epoch: Epoch, seen: Bits, step: int) -> None:
         """What one rank knows of an epoch that another host began. The rank that is farthest knows all of it."""
         self.remaining.take(job.number, job.dataset.to_universe(seen.ids()))
-        epoch.steps.update(steps)
         epoch.base = max(epoch.base, step)
         epoch.left = self.remaining.left(job.number)
         epoch.given = job.dataset.size - epoch.left
@@ -840,11 +841,11 @@ class Commons:
         if session not in self.ranks:
             return None
         job, _ = self.ranks[session]
-        forms = [form for form in (Form.AUGMENTED, Form.DECODED) if self.pool.allows(form)]
-        shelf = next((job.shelves[form] for form in forms if form in job.shelves), None)
+        shelf = self._shelf_to_fill(job)
         if shelf is None or self.pool.eviction.name == "none" or not job.fills:
             return None
-        if self.pool.space.available < _FILL * shelf.estimate:
+        room = self.pool.space.available if shelf.form == Form.AUGMENTED else self.pool.spare
+        if room < _FILL * self.pool.size_for(shelf):
             return None
         decoded = job.shelves.get(Form.DECODED)
         cached = shelf.cached.words | shelf.pending.words
@@ -888,6 +889,13 @@ class Commons:
             ticket=ticket.id,
             fill=True,
         )
+
+    def _shelf_to_fill(self, job: Job) -> Shelf | None:
+        """What others can use augmented is prepared for them. For a job alone, what lasts is worth more."""
+        augmented = job.shelves.get(Form.AUGMENTED)
+        if augmented is not None and len(augmented.jobs) > 1 and self.pool.allows(Form.AUGMENTED):
+            return augmented
+        return job.shelves.get(Form.DECODED) if self.pool.allows(Form.DECODED) else None
 
     def _most_needed(self, shelf: Shelf, wanted: NDArray[np.uint64]) -> Ids:
         """A few samples that as many jobs as possible still need."""

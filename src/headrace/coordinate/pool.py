@@ -99,13 +99,16 @@ class Pool:
 
     # -- room ---------------------------------------------------------------------------------------------
 
+    def size_for(self, shelf: Shelf) -> int:
+        """Bytes to set aside for an extent. A guess that is too small is mended by what workers then wanted."""
+        return aligned(shelf.estimate if shelf.known else min(shelf.estimate, self.space.limit // 64 or 1))
+
     def admit(self, shelf: Shelf, needs: int, jobs: int, *, displace: bool = True) -> tuple[int, int] | None:
         """Room for a newcomer: its offset and capacity. None if it is not worth what would have to go.
 
         ``displace=False``: nothing has to go for it in any case.
         """
-        # (a guess that is too small is mended by what workers report to have wanted)
-        nbytes = aligned(shelf.estimate if shelf.known else min(shelf.estimate, self.space.limit // 64 or 1))
+        nbytes = self.size_for(shelf)
         form = shelf.form
         limited: Form | None = None
         if self._limits is not None:

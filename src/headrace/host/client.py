@@ -110,6 +110,8 @@ class SharedClient:
         self._given = Bits.empty(0)
         self._steps: dict[int, Ids] = {}
         self._step = 0
+        self._before: tuple[int, Bits, dict[int, Ids], int] | None = None
+        """The epoch before, as this rank of several knows it."""
         self._join: Join
 
     def open(self, join: Join) -> None:
@@ -228,7 +230,12 @@ class SharedClient:
                     self.alone = True
                     return
         if self._epoch >= 0:
-            self._begin(self._epoch, self._explicit)
+            if self._before is not None:
+                self._report(*self._before)  # other ranks may still be there, and not know the end of it
+            if self._explicit:
+                self._send(Begin(self._epoch, 0, True, 0))
+            else:
+                self._report(self._epoch, self._given, self._steps, self._step)
             for indices, _ in self._asked:
                 self._send(Ask(indices))
 
@@ -237,18 +244,21 @@ class SharedClient:
     def begin(self, epoch: int, *, explicit: bool, given: Bits | None = None) -> None:
         """Begin an epoch. ``given``: samples that were delivered before, where it goes on."""
         self._drop_draws()
+        if self._join.world_size > 1 and not self._explicit and self._epoch >= 0:
+            self._before = (self._epoch, self._given, self._steps, self._step)
         self._epoch, self._explicit, self._over = epoch, explicit, False
         self._given = Bits.empty(self._join.samples) if given is None else given.copy()
         self._steps, self._step = {}, 0
-        self._begin(epoch, explicit)
-
-    def _begin(self, epoch: int, explicit: bool) -> None:
         if explicit or not self._given.count():
             self._send(Begin(epoch, 0, explicit, 0))
-            return
-        fd = wire.as_memfd(write_progress(self._given, self._steps))
+        else:
+            self._report(epoch, self._given, self._steps, self._step)
+
+    def _report(self, epoch: int, given: Bits, steps: dict[int, Ids], step: int) -> None:
+        """Tell a host what is given out of an epoch that it did not begin."""
+        fd = wire.as_memfd(write_progress(given, steps))
         try:
-            self._send(Begin(epoch, self._given.count(), explicit, self._step), (fd,))
+            self._send(Begin(epoch, given.count(), False, step), (fd,))
         finally:
             os.close(fd)
 

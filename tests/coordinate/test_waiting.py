@@ -50,7 +50,7 @@ def test_rows_do_not_wait_for_ever(how: str) -> None:
 
 def test_a_job_whose_draw_waits_for_its_own_worker_may_go() -> None:
     world = World()
-    member = Member(world, np.arange(8), batch=8)
+    member, _ = (Member(world, np.arange(8), batch=8) for _ in range(2))  # (so that augmented ones are made)
     member.begin()
     assert member.idle() is not None
     member.ask()

@@ -1,0 +1,225 @@
+"""Where the ends of draws are reported, and where those are looked after who wait for what others prepare."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.coordinate.ledger import Ledger
+from headrace.coordinate.members import Job
+from headrace.coordinate.protocol import Finished, Update
+from headrace.coordinate.shelf import Shelf
+from headrace.coordinate.tickets import Ticket
+from headrace.core.bits import drop, put, test
+from headrace.core.errors import ProtocolError
+from headrace.core.forms import CACHEABLE, Form
+
+Ids = NDArray[np.int64]
+
+_SHORTEST_PATIENCE, _LONGEST_PATIENCE = 1.0, 10.0
+
+
+class Desk(Ledger):
+    """Takes in what became of rows, and tells those who waited for them."""
+
+    def finished(self, session: int, event: Finished) -> None:
+        """Rows of a ticket are prepared, or given up."""
+        ticket = self.tickets.get(event.ticket)
+        if ticket is None or ticket.session != session:
+            return
+        stop = event.first + event.count
+        if stop > len(ticket.ids):
+            raise ProtocolError(f"rows up to {stop} of a draw of {len(ticket.ids)}")
+        job = self.jobs[ticket.job]
+        closing = event.first + np.flatnonzero(ticket.open[event.first : stop])
+        kept: dict[tuple[int, Form], tuple[int, int]] = {}
+        fresh: dict[Form, list[int]] = {}
+        shelves: dict[int, Shelf] = {int(form): shelf for form, shelf in job.shelves.items()}
+        mine = {offset for offset, (row, _, _) in ticket.blocks.items() if event.first <= row < stop}
+        if event.published and len(closing):
+            if len(event.published) % 32:
+                raise ProtocolError("published extents are cut off")
+            offsets: set[int] = set()
+            for row, form_, offset, nbytes in (
+                np.frombuffer(event.published, np.int64).reshape(-1, 4).tolist()
+            ):
+                block = ticket.blocks.get(offset) if offset in mine and offset not in offsets else None
+                shelf = shelves.get(form_)
+                if (
+                    block is None
+                    or shelf is None
+                    or block[1] != shelf.form
+                    or not event.first <= row < stop
+                    or not ticket.open[row]
+                    or not 0 < nbytes <= block[2]
+                    or not ticket.dress.keep[row] & (1 << shelf.form)
+                    or (row, shelf.form) in kept
+                ):
+                    raise ProtocolError(f"row {row} of ticket {ticket.id}: {nbytes} bytes at {offset}")
+                kept[row, shelf.form] = offset, nbytes
+                offsets.add(offset)
+        # All of it is true; from here on things change.
+        self.decodes += event.decoded
+        self.fetches += event.fetched
+        for form, wanted in zip(CACHEABLE, event.wanted, strict=True):
+            if wanted and form in job.shelves:
+                job.shelves[form].learn(min(wanted, 1 << 32))
+        left = self._left_to_take(job, ticket, event.first, stop) if kept else []
+        for (row, form), (offset, nbytes) in kept.items():
+            del ticket.blocks[offset]
+            sample = int(ticket.ids[row])
+            self.pool.store(job.shelves[form], sample, offset, nbytes, left[row - event.first])
+            fresh.setdefault(form, []).append(sample)
+        for form, samples in fresh.items():
+            put(job.shelves[form].cached.words, np.array(samples, np.int64))
+        unused = [offset for offset in mine if offset in ticket.blocks]
+        for offset in unused:
+            del ticket.blocks[offset]
+        self.pool.give_back(unused)
+        self._drop_used_up(job, self._close_rows(ticket, closing) + fresh.get(Form.AUGMENTED, []))
+        self.pool.fit()
+        self._go_on()
+
+    def _close_rows(self, ticket: Ticket, rows: Ids) -> list[int]:
+        """Rows are over: their extents are read, and what was pending of them stands or does not.
+
+        Returns the augmented samples that were read.
+        """
+        if not len(rows):
+            return []
+        job = self.jobs[ticket.job]
+        reads: dict[int, list[int]] = {}
+        for row, sample in zip(rows.tolist(), ticket.ids[rows].tolist(), strict=True):
+            read = ticket.reads.pop(row, None)
+            if read is not None:
+                reads.setdefault(read, []).append(sample)
+        for read, samples in reads.items():
+            job.shelves[Form(read)].release(samples)
+        ticket.open[rows] = False
+        ticket.left -= len(rows)
+        for sample in [
+            sample for sample, waiting in ticket.waiting.items() if not ticket.open[waiting].any()
+        ]:
+            del ticket.waiting[sample]
+            self._forget_waiter(sample, ticket)
+        if ticket.left == 0:
+            del self.tickets[ticket.id]
+            if ticket.session in self.ranks and not ticket.fill:
+                self.ranks[ticket.session][1].open -= 1
+            self._late.discard(ticket.id)
+            if ticket.waits == len(ticket.ids):  # one that waited says nothing: patience would feed on itself
+                self._span_of_tickets += 0.1 * (self.now - ticket.given - self._span_of_tickets)
+        keep = ticket.dress.keep[rows]
+        settled: dict[int, None] = {}
+        for form in CACHEABLE:
+            marked = rows[(keep & (1 << form)) != 0]
+            if not len(marked):
+                continue
+            shelf = job.shelves[form]
+            drop(shelf.pending.words, ticket.ids[marked])
+            for sample in ticket.ids[marked].tolist():
+                if shelf.owner.get(sample) == ticket.id:
+                    del shelf.owner[sample]
+                settled[sample] = None
+        for sample in settled:
+            if sample in self._waiting:
+                self._settle(sample)
+        return reads.get(Form.AUGMENTED, [])
+
+    def _drop_used_up(self, job: Job, samples: list[int]) -> None:
+        """Augmented samples that nobody needs any more make room at once."""
+        shelf = job.shelves.get(Form.AUGMENTED)
+        name = self.pool.eviction.name
+        if shelf is None or not samples or name not in ("auto", "uses"):
+            return
+        gone = shelf.used_up(list(dict.fromkeys(samples)))
+        if gone:
+            self.pool.evict(shelf, gone)
+
+    @staticmethod
+    def _hopes(job: Job, ids: Ids) -> set[int]:
+        """Those of ``ids`` that somebody is augmenting now, and that this job cannot have had before."""
+        shelf = job.shelves.get(Form.AUGMENTED)
+        if shelf is None or job.stale is None:
+            return set()
+        coming = test(shelf.pending.words, ids) & ~test(job.stale.words, ids)
+        return set(ids[coming].tolist())
+
+    def _forget_waiter(self, sample: int, ticket: Ticket) -> None:
+        waiting = self._waiting.get(sample)
+        if waiting is not None and ticket in waiting:
+            waiting.remove(ticket)
+            if not waiting:
+                del self._waiting[sample]
+
+    def _settle(self, sample: int) -> None:
+        """A sample that some wait for is cached now, or will not be."""
+        for ticket in self._waiting.pop(sample):
+            rows = [row for row in ticket.waiting.pop(sample, []) if ticket.open[row]]
+            job = self.jobs[ticket.job]
+            for form in (Form.AUGMENTED, Form.DECODED):
+                shelf = job.shelves.get(form)
+                if form == Form.AUGMENTED and sample not in ticket.hopes:
+                    continue  # the decoded one was waited for: this one the job may have had
+                if shelf is not None and sample in shelf:
+                    # The augmented one is the one that was waited for, whatever has become stale meanwhile.
+                    offsets, lengths = shelf.find([sample])
+                    for row in rows:
+                        ticket.dress.forms[row] = form
+                        ticket.dress.offsets[row], ticket.dress.lengths[row] = offsets[0], lengths[0]
+                    self._read(ticket, rows)
+                    break
+            if not ticket.waiting:
+                self._resolve(ticket)
+
+    def _resolve(self, ticket: Ticket) -> None:
+        """Nothing of a ticket waits any more: say how the rest of its rows enters."""
+        if ticket.session not in self.ranks:
+            return  # it waited for another ticket of a session that is gone, and goes with it
+        job, rank = self.ranks[ticket.session]
+        rows = np.arange(ticket.waits, len(ticket.ids))
+        missed = rows[(ticket.dress.forms[rows] == 0) & ticket.open[rows]]
+        if len(missed):
+            again, _ = self._enter_rows(job, ticket.ids[missed], may_wait=False)
+            # (an augmented one that came meanwhile may be one that this job had in an epoch before)
+            plain = again.forms < Form.AUGMENTED
+            for name in ("forms", "offsets", "lengths"):
+                getattr(ticket.dress, name)[missed[plain]] = getattr(again, name)[plain]
+            self._read(ticket, missed[plain].tolist())
+            self._keep(job, ticket, missed)
+        dress, first = ticket.dress, ticket.waits
+        rank.count(dress.forms[first:], self.now)
+        self.out.append(
+            (
+                ticket.session,
+                Update(
+                    ticket=ticket.id,
+                    forms=dress.forms[first:].tobytes(),
+                    offsets=dress.offsets[first:].tobytes(),
+                    lengths=dress.lengths[first:].tobytes(),
+                    keep=dress.keep[first:].tobytes(),
+                    grants=ticket.grants(first),
+                ),
+            )
+        )
+
+    @property
+    def patience(self) -> float:
+        """Seconds for which a sample that somebody else prepares is waited for."""
+        return min(_LONGEST_PATIENCE, max(_SHORTEST_PATIENCE, 4 * self._span_of_tickets))
+
+    def tick(self) -> None:
+        """Now and then: whoever has waited too long prepares for itself."""
+        late = self.now - self.patience
+        for ticket in [t for t in self.tickets.values() if t.waiting and t.given < late]:
+            job = self.jobs[ticket.job]
+            for sample in list(ticket.waiting):
+                self._forget_waiter(sample, ticket)
+                self._late |= self._owners(job, sample)
+            ticket.waiting.clear()
+            self._resolve(ticket)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Try again those whose draws had to wait."""
+        raise NotImplementedError

@@ -1,0 +1,81 @@
+"""What the cache looks like to a job that is about to draw."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.coordinate.fills import Fills
+from headrace.coordinate.members import Job, Rank
+from headrace.core.bits import at_least, count, test
+from headrace.core.forms import Form
+from headrace.sampling import View
+
+Ids = NDArray[np.int64]
+
+
+class Views(Fills):
+    """Tells a sampler what is ready, what is coming, and how much more can be kept."""
+
+    def _peers(self, job: Job) -> tuple[int, ...]:
+        """Jobs that could share what is prepared for this one."""
+        peers: set[int] = set()
+        for shelf in job.shelves.values():
+            peers |= shelf.jobs
+        return tuple(sorted(peers - {job.number}))
+
+    def _view(self, job: Job) -> View:
+        peers = self._peers(job)
+        augmented, decoded = job.shelves.get(Form.AUGMENTED), job.shelves.get(Form.DECODED)
+        encoded = job.shelves.get(Form.ENCODED)
+        ready = []
+        later = None
+        pending = np.zeros(-(-self.universe.size // 64), np.uint64)
+        if augmented is not None and job.stale is not None:
+            fresh = ~job.stale.words
+            ready.append(augmented.cached.words & fresh)
+            pending |= augmented.pending.words & fresh
+            later = (augmented.cached.words | augmented.pending.words) & ~fresh
+        if decoded is not None:
+            pending |= decoded.pending.words
+            if peers:  # alone, nothing of it is lost by waiting for its turn
+                ready.append(decoded.cached.words)
+        if encoded is not None and peers:
+            ready.append(encoded.cached.words)
+        room = self._room(job)
+        if 0 < room < 1 << 60:
+            self.pool.reconsider()
+        return View(tuple(ready), pending, peers, room, later)
+
+    def _room(self, job: Job) -> int:
+        """How many samples that this job prepares could be kept without losing what others need."""
+        space = self.pool.space.available
+        whole = self.pool.space.largest
+        augmented, decoded = job.shelves.get(Form.AUGMENTED), job.shelves.get(Form.DECODED)
+        if augmented is not None and len(augmented.jobs) > 1 and self.pool.allows(Form.AUGMENTED):
+            displaced = sum(shelf.bytes for shelf in self.pool.shelves.values() if shelf.form == Form.DECODED)
+            if displaced:
+                return 1 << 61
+            return ((space if whole >= augmented.estimate else 0) + displaced) // augmented.estimate
+        if decoded is None or len(decoded.jobs) < 2 or not self.pool.allows(Form.DECODED):
+            return 1 << 62
+        used_up = decoded.cached.words
+        for number in decoded.jobs:
+            used_up = used_up & ~self.remaining.words(number)
+        reading = np.fromiter(decoded.busy, np.int64, len(decoded.busy))
+        free = space // decoded.estimate if whole >= decoded.estimate else 0
+        return free + count(used_up) - int(np.count_nonzero(test(used_up, reading)))
+
+    def _should_wait(self, job: Job, rank: Rank, view: View, count: int) -> bool:
+        """Whether a draw had better wait a moment, for the rank has others under way.
+
+        What it would prepare now could not be kept, and so would be prepared again for others, although room
+        is about to come.
+        """
+        if job.sampling != "auto" or not view.peers or view.room >= count or not rank.open:
+            return False
+        found = view.pending.copy()
+        for ready in view.ready:
+            found |= ready
+        found &= self.remaining.words(job.number)
+        return not at_least(found, count - view.room)

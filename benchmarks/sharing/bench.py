@@ -71,7 +71,7 @@ class Bench:
         self.scale = Scale(
             samples=self.count,
             decoded_bytes=decoded_bytes(self.photos),
-            peer_images=6_000 if self.quick else 12_000,
+            peer_images=6_000 if self.quick else 8_000,
             epochs=4,
             paced_epochs=6,
         )
@@ -102,7 +102,7 @@ class Bench:
         if "headrace-auto" in names and not self.args.no_scenarios:
             self.rate = self.args.rate or _median_rate(runs.get(PACED_BY, []))
             if self.rate:
-                runs |= self.rounds(scenarios(self.scale, self.rate, BATCH), min(often, 2))
+                runs |= self.rounds(scenarios(self.scale, self.rate, BATCH), max(1, often - 1))
             else:
                 say(f"no scenarios: {PACED_BY} was not measured, so there is nothing to pace them by")
         return runs

@@ -115,7 +115,7 @@ SAMPLINGS = ("uniform", "opportunistic", "dependent", "auto")
 _SOCKET = ("tensorsocket", "pyzmq", "torch")
 _TORCH = SINGLE["torch-opencv"].distributions
 ENTRIES = (
-    Entry("torch", "torch DataLoader, OpenCV", "peers", "torch-opencv", _TORCH),
+    Entry("torch", "torch DataLoader, OpenCV", "peers", "torch-opencv", _TORCH, warm_batches=16),
     Entry("spdl", "SPDL, OpenCV", "peers", "spdl", SINGLE["spdl"].distributions, warm_batches=8),
     Entry("dali", "DALI CPU", "peers", "dali", SINGLE["dali"].distributions, warm_batches=8),
     Entry(
@@ -134,7 +134,7 @@ ENTRIES = (
     ),
     Entry(
         "headrace", "headrace, alone, nothing cached", "headrace", "headrace_loader:open_alone",
-        ("headrace", "torch"),
+        ("headrace", "torch"), warm_batches=16,
     ),
     *(
         Entry(

@@ -98,7 +98,7 @@ def test_datasets_with_nothing_in_common(start: Start) -> None:
     for job in jobs:
         job.end()
         job.check()
-        assert job.stats["decoded"] == 150
+        assert 150 <= job.stats["decoded"] < 220, "its own, and perhaps some ahead of the next epoch"
 
 
 def test_samplings_side_by_side(start: Start) -> None:

@@ -62,9 +62,9 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def nursery() -> Iterator[Nursery]:
-    """Where jobs come from."""
+    """Where jobs come from. It ends with its module: tests elsewhere count the processes that are there."""
     made = Nursery()
     yield made
     made.close()

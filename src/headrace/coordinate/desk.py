@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -19,7 +21,7 @@ Ids = NDArray[np.int64]
 _SHORTEST_PATIENCE, _LONGEST_PATIENCE = 1.0, 10.0
 
 
-class Desk(Ledger):
+class Desk(Ledger, ABC):
     """Takes in what became of rows, and tells those who waited for them."""
 
     def finished(self, session: int, event: Finished) -> None:
@@ -220,6 +222,6 @@ class Desk(Ledger):
             self._resolve(ticket)
         self._go_on()
 
+    @abstractmethod
     def _go_on(self) -> None:
         """Try again those whose draws had to wait."""
-        raise NotImplementedError

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.coordinate.members import write_progress
-from headrace.coordinate.messages import Order, OrderDone, encoder
+from headrace.coordinate.messages import encoder
 from headrace.coordinate.protocol import (
     PROTOCOL,
     Ask,
@@ -38,15 +38,15 @@ from headrace.coordinate.protocol import (
     Reply,
     Request,
     Update,
-    Welcome,
     decode_reply,
 )
 from headrace.core import random as rnd
 from headrace.core.bits import Bits, choose
 from headrace.core.errors import HostGone, HostUnavailable, ProtocolError
-from headrace.core.forms import CACHEABLE, Form
+from headrace.core.forms import Form
 from headrace.engine import wire
 from headrace.host import runtime
+from headrace.host.control import ask, greet
 from headrace.sampling import Geometry
 
 _AHEAD = 1
@@ -153,21 +153,16 @@ class SharedClient:
         sock = runtime.find_or_start(_PATIENCE)
         try:
             sock.settimeout(_PATIENCE)
-            self._tell(sock, Hello(PROTOCOL, "job", os.getpid(), self.token))
-            welcome = self._hear(sock, Welcome)
-            self._tell(sock, self._join)
-            joined = self._hear(sock, Joined)
+            welcome, fds = greet(sock, Hello(PROTOCOL, "job", os.getpid(), self.token))
+            wire.close_all(fds)
+            joined = self._joined(sock, self._join)
             if joined.identities:
                 fd = wire.as_memfd(np.ascontiguousarray(self._identities()).tobytes())
                 try:
-                    self._tell(sock, Identities(), (fd,))
+                    self._joined(sock, Identities(), (fd,))
                 finally:
                     os.close(fd)
-                self._hear(sock, Joined)
             sock.setblocking(False)
-        except (BrokenPipeError, ConnectionResetError) as error:
-            sock.close()
-            raise HostGone("the shared host ended the connection") from error
         except (OSError, ProtocolError) as error:
             sock.close()
             raise HostUnavailable(f"the shared host does not answer: {error}") from error
@@ -178,19 +173,10 @@ class SharedClient:
         self.instance = welcome.instance
 
     @staticmethod
-    def _tell(sock: socket.socket, request: Request, fds: tuple[int, ...] = ()) -> None:
-        wire.send(sock, encoder.encode(request), fds)
-
-    @staticmethod
-    def _hear(sock: socket.socket, kind: type[Any]) -> Any:
-        received = wire.receive(sock)
-        if received is None:
-            raise HostGone("the shared host ended the connection")
-        wire.close_all(received[1])
-        reply = decode_reply(received[0])
-        if isinstance(reply, Refused):
-            raise HostUnavailable(reply.reason)
-        if not isinstance(reply, kind):
+    def _joined(sock: socket.socket, request: Request, fds: tuple[int, ...] = ()) -> Joined:
+        reply, received = ask(sock, request, fds)
+        wire.close_all(received)
+        if not isinstance(reply, Joined):
             raise ProtocolError(f"it said {type(reply).__name__}")
         return reply
 
@@ -439,40 +425,3 @@ class SharedClient:
 
 def _grants(data: bytes) -> Ids:
     return np.frombuffer(data, np.int64).reshape(-1, 4)
-
-
-class SharedDirectory:
-    """A coordinator's view of the shared cache: everything about a row came with its draw."""
-
-    def __init__(self, client: SharedClient, budgets: dict[Form, int]) -> None:
-        self._client = client
-        self.budgets = dict(budgets)
-        self.bytes = dict.fromkeys(CACHEABLE, 0)
-        self.samples = dict.fromkeys(CACHEABLE, 0)
-        self.hits = dict.fromkeys((Form.NONE, *CACHEABLE), 0)
-
-    def dress(self, order: Order, drawn: SharedDraw, *, again: bool = False) -> None:
-        """See ``Catalogue``. An order that takes the place of a lost one does without the cache."""
-        if again:
-            return
-        start, stop = order.start, order.start + len(order.indices) // 8
-        part = slice(start, stop)
-        forms = drawn.forms[part]
-        order.forms, order.offsets = forms.tobytes(), drawn.offsets[part].tobytes()
-        order.lengths, order.keep = drawn.lengths[part].tobytes(), drawn.keep[part].tobytes()
-        order.instance, order.ticket, order.first = drawn.instance, drawn.ticket, start
-        if len(drawn.grants):
-            mine = (drawn.grants[:, 0] >= start) & (drawn.grants[:, 0] < stop)
-            order.grants = np.ascontiguousarray(drawn.grants[mine, 1:]).tobytes()
-        for form, number in enumerate(np.bincount(forms, minlength=len(Form)).tolist()):
-            self.hits[Form(form)] += number
-
-    def done(self, order: Order, event: OrderDone) -> None:
-        """See ``Catalogue``. Workers tell the host themselves."""
-
-    def lost(self, order: Order) -> None:
-        """See ``Catalogue``."""
-        self._client.give_up(order.ticket, order.instance, order.first, len(order.indices) // 8)
-
-    def full(self, form: Form) -> None:
-        """See ``Catalogue``."""

@@ -7,7 +7,7 @@ import os
 import select
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -123,10 +123,10 @@ def greet(sock: socket.socket, hello: Hello) -> tuple[Welcome, list[int]]:
     raise ProtocolError(f"the shared host answered a hello with {type(reply).__name__}")
 
 
-def ask(sock: socket.socket, request: Request) -> tuple[Reply, list[int]]:
+def ask(sock: socket.socket, request: Request, fds: Sequence[int] = ()) -> tuple[Reply, list[int]]:
     """Send a request and wait for the answer; see ``greet`` for what is raised."""
     try:
-        wire.send(sock, encoder.encode(request))
+        wire.send(sock, encoder.encode(request), fds)
         message = wire.receive(sock)
     except TimeoutError:
         raise HostUnavailable(
@@ -136,16 +136,16 @@ def ask(sock: socket.socket, request: Request) -> tuple[Reply, list[int]]:
         message = None
     if message is None:
         raise HostGone("the shared host ended the connection")
-    data, fds = message
+    data, received = message
     try:
         reply = decode_reply(data)
     except msgspec.MsgspecError as error:
-        wire.close_all(fds)
+        wire.close_all(received)
         raise ProtocolError(f"the shared host's answer cannot be read: {error}") from None
     if isinstance(reply, Refused):
-        wire.close_all(fds)
+        wire.close_all(received)
         raise HostUnavailable(f"the shared host refuses: {reply.reason}")
-    return reply, fds
+    return reply, received
 
 
 @contextlib.contextmanager

@@ -20,9 +20,10 @@ from headrace.core.forms import CACHEABLE, Form
 from headrace.engine.board import Board
 from headrace.engine.worker import rebuild
 from headrace.host.base import Host
-from headrace.host.client import SharedClient, SharedDirectory
+from headrace.host.client import SharedClient
 from headrace.host.embedded import ProcessHost
 from headrace.host.inline import InlineHost
+from headrace.host.shared_directory import SharedDirectory
 from headrace.host.slots import HostSlot, SlotPool
 from headrace.loader.codec import decode
 from headrace.loader.pinning import Pinner, pin_value

@@ -358,7 +358,7 @@ class World:
         """Blocks to write to: nobody else writes or reads there."""
         for row, form, offset, capacity in grants:
             stop = offset + capacity
-            assert 0 <= offset < stop <= self.commons.pool.space.limit
+            assert 0 <= offset < stop <= self.commons.pool.space.span
             assert work.keep[row] >> form & 1 and row in work.open
             for other in (other for member in self.members for other in member.work.values()):
                 for _, _, taken, size in other.grants:
@@ -391,7 +391,8 @@ class World:
                     assert isinstance(reply, Refused)
                     member.refused.append(reply.reason)
         pool = self.commons.pool
-        assert pool.used == pool.space.used <= pool.space.limit
+        evictable = any(len(shelf.entries()) for shelf in pool.shelves.values())
+        assert pool.used <= pool.budget or not evictable
 
     def check_quiet(self) -> None:
         """Nothing is under way: nothing is held, and the memory is what the shelves say."""

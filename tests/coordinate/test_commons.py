@@ -238,10 +238,10 @@ def test_a_smaller_budget_holds_once_what_lies_beyond_is_read() -> None:
     assert commons.pool.used > 1_200_000
     commons.gone(large.session)
     commons.buried(large.session)
-    assert commons.pool.space.limit <= 1_200_000 < commons.pool.used, "it is being read"
+    assert commons.pool.budget <= 1_200_000 < commons.pool.used, "it is being read"
     for ticket in drawn:
         commons.finished(small.session, Finished(ticket, 0, 8))
-    assert 0 < commons.pool.used <= commons.pool.space.limit
+    assert 0 < commons.pool.used <= commons.pool.budget
     large.gone = True
     small.work.clear()
     world.check_quiet()

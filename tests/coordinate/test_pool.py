@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from headrace.coordinate.pool import Pool
 from headrace.coordinate.shelf import Shelf
 from headrace.core.forms import CACHEABLE, Form
+from headrace.core.layout import aligned
 from headrace.eviction import EVICTIONS
 
 SIZE = 64
@@ -56,7 +57,7 @@ def put(pool: Pool, shelf: Shelf, sample: int, needs: int = 1) -> bool:
             ),
             st.sampled_from(CACHEABLE),
             st.integers(0, UNIVERSE - 1),
-            st.integers(1, 200),
+            st.integers(1, 300),
         ),
         max_size=60,
     ),
@@ -97,9 +98,14 @@ def test_the_budget_holds_and_what_is_read_stays(
             limited = False
         elif op == "changed":
             pool.changed()
-        assert pool.used == pool.space.used <= pool.space.limit <= budget
+        pool.fit()
+        within = {
+            kind: not len(shelves[kind].entries()) for kind in CACHEABLE
+        }  # nothing that could go is there
+        assert pool.used <= budget or all(within.values())
+        assert pool.used == sum(pool._used.values()) and min(pool._used.values()) >= 0
         if limited:
-            assert all(pool._used[kind] <= limits[kind] for kind in CACHEABLE)
+            assert all(pool._used[kind] <= limits[kind] or within[kind] for kind in CACHEABLE)
         for kind, one, offset in readers:
             assert shelves[kind].find([one])[0][0] == offset
         blocks = sorted(
@@ -111,8 +117,16 @@ def test_the_budget_holds_and_what_is_read_stays(
             ]
         )
         assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(blocks))
-    if eviction == "none":
-        assert pool.evictions == 0
+    for one in granted:
+        pool.give_back([one[1]])
+    filled = [shelves[kind].entries() for kind in CACHEABLE]
+    held = [shelf.busy for shelf in shelves.values()]
+    if not any(held):
+        assert (
+            pool.used
+            == pool.space.used
+            == sum(aligned(int(size)) for table in filled for size in table[:, 2])
+        )
 
 
 @pytest.mark.parametrize(("eviction", "gone"), [("lru", 1), ("fifo", 0), ("refcount", 0)])
@@ -154,7 +168,7 @@ def test_what_an_extent_does_not_fill_is_free_again() -> None:
     pool, shelf = make(10 * SIZE)
     shelf.learn(5 * SIZE)
     place = pool.admit(shelf, 1, 2)
-    assert place is not None and place[1] == 5 * SIZE == pool.used
+    assert place is not None and place[1] == 5 * SIZE and pool.used == 3 * SIZE, "the mean is expected"
     pool.store(shelf, 3, place[0], SIZE + 1)
     assert pool.used == 2 * SIZE and shelf.bytes == SIZE + 1
 
@@ -166,10 +180,69 @@ def test_a_split_limits_each_form() -> None:
     assert [put(pool, shelf, sample) for sample in range(3)] == [True, True, False]
 
 
-def test_a_smaller_budget_evicts_what_lies_beyond() -> None:
+def test_a_smaller_budget_evicts_what_is_worth_least() -> None:
     pool, shelf = make(8 * SIZE)
     assert all(put(pool, shelf, sample) for sample in range(8))
     pool.set_budget(3 * SIZE, None)
-    assert shelf.cached.ids().tolist() == [0, 1, 2] and pool.used == 3 * SIZE
-    pool.set_budget(1 << 30, None)
-    assert pool.space.limit == pool.span, "no more than there is"
+    assert shelf.cached.ids().tolist() == [5, 6, 7] and pool.used == 3 * SIZE, "the longest unused go"
+
+
+@pytest.mark.parametrize("eviction", ["auto", "none"])
+def test_a_smaller_budget_holds_whatever_the_policy(eviction: str) -> None:
+    pool, shelf = make(8 * SIZE, eviction)
+    assert all(put(pool, shelf, sample) for sample in range(8))
+    shelf.read([2])
+    pool.set_budget(SIZE, None)
+    assert shelf.cached.ids().tolist() == [2]
+    pool.set_budget(0, None)
+    assert pool.used == SIZE, "it is being read"
+
+
+@pytest.mark.parametrize("sigma", [0.0, 0.5, 1.0])
+def test_unequal_sizes_fill_the_budget(sigma: float) -> None:
+    """Sizes as of photos from everywhere: the budget is what they fill, not what the largest would."""
+    pool, shelf = make(0)
+    budget = 1 << 30
+    pool = Pool(16 * budget, needs_one, "lru")
+    pool.set_budget(budget, None)
+    shelf = pool.shelf(Form.DECODED, "d", 10_000)
+    shelf.jobs |= {1, 2}
+    draw = np.random.default_rng(5)
+    sizes = np.maximum(1, 500_000 * np.exp(sigma * draw.standard_normal(10_000))).astype(int).tolist()
+    kept = 0
+    for at in range(0, 10_000, 16):
+        some = [(sample, pool.admit(shelf, 1, 2)) for sample in range(at, at + 16)]
+        assert pool.used <= budget
+        for sample, place in some:
+            assert place is not None
+            if sizes[sample] <= place[1]:
+                pool.store(shelf, sample, place[0], sizes[sample])
+                shelf.cached.add(np.array([sample]))
+                kept += 1
+            else:
+                pool.give_back([place[0]])
+                shelf.too_small(sizes[sample])
+        pool.fit()
+        assert pool.used <= budget
+        if at > 5000:
+            assert pool.used > 0.98 * budget
+    assert kept > 9_900, "nearly all were worth it"
+    assert pool.used == sum(aligned(int(size)) for size in shelf.entries()[:, 2])
+
+
+def test_what_the_machine_holds_beyond_the_budget_is_given_back() -> None:
+    pool, shelf = make(10 * SIZE, "none")
+    assert all(put(pool, shelf, sample) for sample in range(10))
+    assert pool.loose(10 * SIZE) == []
+    pool.evict(shelf, [1, 2, 7])
+    assert pool.loose(10 * SIZE) == [], "it may be filled again, at less cost than new memory"
+    ranges = pool.loose(12 * SIZE, most=2)
+    assert len(ranges) == 2 and ranges[0] == (SIZE, 3 * SIZE) and ranges[1] == (10 * SIZE, pool.space.span)
+    assert put(pool, shelf, 7), "the hole of one is filled"
+    assert pool.loose(12 * SIZE) == [], "it is free no longer"
+    # All that could be given back was: the rest is charged.
+    assert pool.loose(12 * SIZE) == []
+    assert pool.available == 0 and pool.used <= 10 * SIZE - (12 - 8) * SIZE
+    for _ in range(60):
+        pool.epoch()
+    assert pool.available == 10 * SIZE - pool.used, "until it is found out anew"

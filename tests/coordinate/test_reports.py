@@ -24,7 +24,8 @@ def state(world: World) -> object:
             dict(shelf.owner),
             dict(shelf.busy),
             shelf.bytes,
-            shelf.estimate,
+            shelf.expected,
+            shelf.capacity,
         )
         for key, shelf in commons.pool.shelves.items()
     ]

@@ -74,15 +74,31 @@ def test_the_table_grows() -> None:
 
 def test_sizes_are_guessed_until_they_are_known() -> None:
     shelf = Shelf(Form.DECODED, "d", 10)
-    assert shelf.estimate == 1 << 20 and not shelf.unsure
+    assert shelf.expected == 1 << 20 and shelf.capacity == 1 << 24 and not shelf.unsure
     shelf.owner[3] = 1
     assert shelf.unsure
     shelf.learn(500)
     shelf.learn(400)
-    assert shelf.estimate == 500 and not shelf.unsure
+    assert (shelf.expected, shelf.capacity) == (450, 500) and not shelf.unsure
     fixed = Shelf(Form.AUGMENTED, "a", 10, body=77)
     fixed.owner[3] = 1
-    assert fixed.estimate == 77 and not fixed.unsure
+    assert fixed.expected == fixed.capacity == 77 and not fixed.unsure
+
+
+def test_a_single_giant_does_not_set_the_measure() -> None:
+    shelf = Shelf(Form.DECODED, "d", 1000)
+    for _ in range(99):
+        shelf.learn(1000)
+    shelf.too_small(1 << 40)
+    assert shelf.expected == 1000 and shelf.capacity == 8192
+    shelf.learn(1001)
+    assert shelf.capacity == 8192, "the mean moves, blocks stay alike"
+
+
+def test_a_first_extent_that_found_no_room_says_how_large_they_are() -> None:
+    shelf = Shelf(Form.DECODED, "d", 10)
+    shelf.too_small(1 << 25)
+    assert shelf.known and shelf.expected == shelf.capacity == 1 << 25
 
 
 def test_more_jobs_want_what_lies_there() -> None:

@@ -16,15 +16,14 @@ ALIGN = 64
 class Model:
     """Which unit of the space belongs to which block, one list item each."""
 
-    def __init__(self, span: int, limit: int) -> None:
+    def __init__(self, span: int) -> None:
         self.units: list[int | None] = [None] * (span // ALIGN)
-        self.limit = limit // ALIGN
 
     def holes(self) -> list[tuple[int, int]]:
-        """(units, first unit) of each maximal free range below the limit."""
+        """(units, first unit) of each maximal free range."""
         found, start = [], None
-        for at in range(self.limit + 1):
-            free = at < self.limit and self.units[at] is None
+        for at in range(len(self.units) + 1):
+            free = at < len(self.units) and self.units[at] is None
             if free and start is None:
                 start = at
             elif not free and start is not None:
@@ -52,7 +51,6 @@ OPS = st.lists(
         st.tuples(st.just("take"), st.integers(1, 700), st.booleans()),
         st.tuples(st.just("free"), st.integers(0, 2**16), st.booleans()),
         st.tuples(st.just("trim"), st.integers(0, 2**16), st.integers(1, 700)),
-        st.tuples(st.just("resize"), st.integers(0, 4096), st.booleans()),
     ),
     max_size=60,
 )
@@ -60,8 +58,8 @@ OPS = st.lists(
 
 @given(st.integers(0, 4096), OPS)
 @settings(deadline=None)
-def test_as_the_naive_model_says(limit: int, ops: list[tuple[str, int, int]]) -> None:
-    space, model = Space(4096, limit), Model(4096, limit)
+def test_as_the_naive_model_says(span: int, ops: list[tuple[str, int, int]]) -> None:
+    space, model = Space(span), Model(span)
     asked: dict[int, int] = {}
     for op, number, more in ops:
         if op == "take":
@@ -69,16 +67,10 @@ def test_as_the_naive_model_says(limit: int, ops: list[tuple[str, int, int]]) ->
             assert space.take(number, high=bool(more)) == wanted
             if wanted is not None:
                 assert wanted % ALIGN == 0
-                assert wanted + number <= space.limit <= model.limit * ALIGN
+                assert wanted + number <= space.span <= span
                 assert all(unit is None for unit in model.units[wanted // ALIGN :][: -(-number // ALIGN)])
                 model.set(wanted, number, wanted)
                 asked[wanted] = number
-        elif op == "resize":
-            expected = [
-                at for at, size in sorted(asked.items()) if -(-(at + size) // ALIGN) > number // ALIGN
-            ]
-            assert space.resize(number) == expected
-            model.limit = number // ALIGN
         elif asked:
             offset = sorted(asked)[number % len(asked)]
             if op == "free":
@@ -94,12 +86,13 @@ def test_as_the_naive_model_says(limit: int, ops: list[tuple[str, int, int]]) ->
         assert len(space) == len(sizes)
         assert {offset: space.size_of(offset) for offset in sizes} == sizes
         assert space.used == sum(sizes.values())
-        assert space.available == ALIGN * sum(units for units, _ in holes)
+        blocks = [(ALIGN * first, ALIGN * (first + units)) for units, first in sorted(holes)]
+        assert space.free_blocks() == blocks and all(space.is_free(*block) for block in blocks)
+        assert not any(space.is_free(start, end - ALIGN) for start, end in blocks)
         assert space.largest == ALIGN * max((units for units, _ in holes), default=0)
     for offset in asked:
         space.free(offset)
-    space.resize(4096)
-    assert (space.used, space.available, space.largest) == (0, 4096, 4096), "not one free block in the end"
+    assert (space.used, space.largest) == (0, space.span), "not one free block in the end"
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -107,7 +100,7 @@ def test_many_blocks_do_not_overlap_and_all_come_back(seed: int) -> None:
     """Enough free blocks of different sizes that the sorted list of them has many parts, which split and end."""
     draw = random.Random(seed)
     span = 3000 * 4000
-    space, live = Space(span, span), dict[int, int]()
+    space, live = Space(span), dict[int, int]()
     for turn in range(4):
         while (offset := space.take(nbytes := draw.randint(1, 8000), high=draw.random() < 0.3)) is not None:
             live[offset] = nbytes
@@ -117,15 +110,15 @@ def test_many_blocks_do_not_overlap_and_all_come_back(seed: int) -> None:
             end = at + live[at]
         assert end <= span
         assert space.largest < nbytes
-        assert space.used + space.available == span
+        assert space.used + sum(end - start for start, end in space.free_blocks()) == span
         for offset in draw.sample(sorted(live), len(live) * (3 - turn) // 4 if turn < 3 else len(live)):
             space.free(offset)
             del live[offset]
-    assert (len(space), space.largest, space.available) == (0, span, span)
+    assert (len(space), space.largest) == (0, span)
 
 
 def test_two_kinds_grow_towards_each_other() -> None:
-    space = Space(1 << 20, 1 << 20)
+    space = Space(1 << 20)
     low = [space.take(1000) for _ in range(3)]
     high = [space.take(1000, high=True) for _ in range(3)]
     assert low == [0, 1024, 2048]
@@ -133,7 +126,7 @@ def test_two_kinds_grow_towards_each_other() -> None:
 
 
 def test_of_equal_holes_the_lowest_or_the_highest() -> None:
-    space = Space(6400, 6400)
+    space = Space(6400)
     offsets = [space.take(64) for _ in range(100)]
     for offset in offsets[10:90:2]:
         assert offset is not None
@@ -143,27 +136,11 @@ def test_of_equal_holes_the_lowest_or_the_highest() -> None:
     assert space.take(65) is None, "free, but not in one piece"
 
 
-def test_a_lower_limit_gives_nothing_beyond_it_and_a_higher_one_gives_it_back() -> None:
-    space = Space(1024, 1024)
-    first, second, third = (space.take(300) for _ in range(3))
-    assert (first, second, third) == (0, 320, 640)
-    assert space.resize(500) == [320, 640], "one lies across the limit and one beyond it"
-    assert space.available == 0
-    space.free(640)
-    assert space.available == 0
-    space.free(320)
-    assert (space.available, space.largest, space.limit) == (128, 128, 448), "a limit is rounded down"
-    assert space.take(129) is None
-    assert space.resize(1024) == []
-    assert space.take(704) == 320
-    assert space.used == 1024
-
-
 def test_what_cannot_be_is_refused() -> None:
-    for arguments in ((100, 101), (100, -1), (100, 50, 48), (100, 50, 0), (1 << 60, 5)):
+    for arguments in ((-1,), (100, 48), (100, 0), (1 << 60,)):
         with pytest.raises(ValueError):
             Space(*arguments)
-    space = Space(1024, 1024)
+    space = Space(1024)
     offset = space.take(100)
     assert offset == 0
     for nbytes in (0, -5):
@@ -172,8 +149,6 @@ def test_what_cannot_be_is_refused() -> None:
     for nbytes in (0, -5, 129):
         with pytest.raises(ValueError):
             space.trim(offset, nbytes)
-    with pytest.raises(ValueError):
-        space.resize(1025)
     for wrong in (64, 128):
         for act in (space.free, space.size_of):
             with pytest.raises(KeyError):
@@ -181,7 +156,7 @@ def test_what_cannot_be_is_refused() -> None:
     space.free(offset)
     with pytest.raises(KeyError):
         space.free(offset)
-    assert space.available == 1024
+    assert space.largest == 1024
 
 
 EQUAL = 150_528
@@ -196,7 +171,7 @@ def test_little_is_lost_to_fragments_under_random_eviction(share: float | None) 
     """
     draw = random.Random(7)
     limit, steps = 1 << 28, 6000
-    space, live = Space(limit, limit), list[int]()
+    space, live = Space(limit), list[int]()
     least = 1.0
     for step in range(steps):
         equal = draw.random() < (share if share is not None else (0.1, 0.9)[step // 1000 % 2])
@@ -214,7 +189,7 @@ def test_little_is_lost_to_fragments_under_random_eviction(share: float | None) 
 def usable(space: Space, live: list[int]) -> int:
     """Bytes that blocks of the equal size could still take."""
     end, total = 0, 0
-    for offset in [*sorted(live), space.limit]:
+    for offset in [*sorted(live), space.span]:
         total += (offset - end) // EQUAL * EQUAL
-        end = offset + (space.size_of(offset) if offset < space.limit else 0)
+        end = offset + (space.size_of(offset) if offset < space.span else 0)
     return total

@@ -65,7 +65,7 @@ class Desk(Ledger, ABC):
         self.fetches += event.fetched
         for form, wanted in zip(CACHEABLE, event.wanted, strict=True):
             if wanted and form in job.shelves:
-                job.shelves[form].learn(min(wanted, 1 << 32))
+                job.shelves[form].too_small(min(wanted, 1 << 32))
         left = self._left_to_take(job, ticket, event.first, stop) if kept else []
         for (row, form), (offset, nbytes) in kept.items():
             del ticket.blocks[offset]

@@ -142,7 +142,7 @@ class Ledger:
                 needs[augments] = self._needs_of(decoded, ids[augments], decoded.jobs - served)
                 spare = fresh & (needs == 0)
                 fresh &= ~spare
-                most = max(0, self.pool.spare // decoded.estimate)
+                most = max(0, self.pool.spare // decoded.expected)
                 parts = rows[spare][:most], ids[spare][:most], needs[spare][:most]
                 self._grant(ticket, decoded, *parts, len(decoded.jobs), displace=False)
             self._grant(ticket, decoded, rows[fresh], ids[fresh], needs[fresh], len(decoded.jobs))

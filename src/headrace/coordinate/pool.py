@@ -23,7 +23,9 @@ _PATIENCE = 32
 _QUEUE = 128
 """Victims found in one look."""
 _MOST = 64
-"""Victims that one newcomer may cost: beyond that the memory is too cut up to bother."""
+"""Victims that one newcomer may cost."""
+_FADE = 0.9
+"""What remains of an overhead after each epoch, so that it is measured again in the end."""
 
 
 def _worth_of(victim: tuple[float, Shelf, int]) -> float:
@@ -31,19 +33,28 @@ def _worth_of(victim: tuple[float, Shelf, int]) -> float:
 
 
 class Pool:
-    """Shelves in one byte range, under one budget and one eviction policy."""
+    """Shelves in one range of addresses, under one budget of bytes and one eviction policy.
+
+    Addresses are plenty and cost nothing, so an extent of unknown size gets more of them than it will need, and
+    the budget counts what extents fill. What was filled and is free again stays in the machine's memory, to be
+    filled anew at little cost; when that becomes too much, ``loose`` says what to give back.
+    """
 
     def __init__(self, span: int, needs: Needs, eviction: str = "auto") -> None:
-        self.span = span
-        self.space = Space(span, 0)
+        self.space = Space(span)
         self.shelves: dict[tuple[Form, str], Shelf] = {}
         self.eviction = EVICTIONS[eviction]
         self.evictions = 0
+        self.budget = 0
+        self.used = 0
+        """Bytes that are filled, or that what was granted is expected to fill."""
         self._needs = needs
+        self._overhead = 0
         self._limits: dict[Form, int] | None = None
         self._used = dict.fromkeys(CACHEABLE, 0)
         self._peak = dict.fromkeys(CACHEABLE, 0)
         self._sizes: dict[int, tuple[Form, int]] = {}
+        self._loose: list[tuple[int, int]] | None = None
         self._clock = 0
         self._victims: dict[Form | None, list[tuple[float, Shelf, int]]] = {}
         self._refused: dict[Form | None, tuple[float, int]] = {}
@@ -72,21 +83,33 @@ class Pool:
 
     def set_budget(self, budget: int, limits: dict[Form, int] | None) -> None:
         """Bytes in all, and by form where somebody asked for that."""
-        self._limits = limits
-        budget = min(budget, self.span)
-        if budget != self.space.limit:
+        if (budget, limits) != (self.budget, self._limits):
+            self.budget, self._limits = budget, limits
             self.changed()
-            self.space.resize(budget)
             self.fit()
 
     def fit(self) -> None:
-        """Evict what lies beyond the budget since that became smaller, as far as nobody reads it."""
-        limit = self.space.limit
-        if self.space.used + self.space.available <= limit:
-            return
-        for shelf in self.shelves.values():
-            table = shelf.entries()
-            self.evict(shelf, table[table[:, 1] + table[:, 2] > limit, 0].tolist())
+        """Evict what is more than the budget, as far as nobody reads it.
+
+        That is so when the budget became smaller, and when extents turned out larger than was expected.
+        """
+        while self.used > self.budget - self._overhead and self._evict_one(None):
+            pass
+        for form, limit in self._limits.items() if self._limits is not None else ():
+            while self._used[form] > limit and self._evict_one(form):
+                pass
+
+    def _evict_one(self, limited: Form | None) -> bool:
+        """The sample that is worth least goes, even where the policy evicts nothing; whether there was one."""
+        victim = self._next_victim(limited, np.inf)
+        if victim is None:
+            found = self._look(limited, forced=True)
+            if not found:
+                return False
+            victim = found[-1][1:]
+        self.evict(victim[0], [victim[1]])
+        self.evictions += 1
+        return True
 
     @property
     def limited(self) -> bool:
@@ -95,13 +118,40 @@ class Pool:
 
     def allows(self, form: Form) -> bool:
         """Whether anything of a form may be cached."""
-        return self.space.limit > 0 and (self._limits is None or self._limits[form] > 0)
+        return self.budget > 0 and (self._limits is None or self._limits[form] > 0)
+
+    # -- the machine's memory -------------------------------------------------------------------------------
+
+    def loose(self, resident: int, most: int = 16) -> list[tuple[int, int]]:
+        """Ranges to give back to the machine, which holds ``resident`` bytes for this pool; some at a time.
+
+        If it still holds more than the budget when all was given back, the difference is charged to the budget:
+        it holds whole pages, of which extents may fill only parts.
+        """
+        if resident <= self.budget:
+            self._loose = None
+            return []
+        if self._loose is None:
+            self._loose = self.space.free_blocks()
+        elif not self._loose:
+            self._loose = None
+            self._overhead = max(0, resident - self.used)
+            self.fit()
+            return []
+        some = self._loose[-most:]
+        del self._loose[-most:]
+        return [block for block in some if self.space.is_free(*block)]
 
     # -- room ---------------------------------------------------------------------------------------------
 
+    @property
+    def available(self) -> int:
+        """Bytes that are not used."""
+        return max(0, self.budget - self._overhead - self.used)
+
     def size_for(self, shelf: Shelf) -> int:
-        """Bytes to set aside for an extent. A guess that is too small is mended by what workers then wanted."""
-        return aligned(shelf.estimate if shelf.known else min(shelf.estimate, self.space.limit // 64 or 1))
+        """Bytes to count for an extent until it is known what it fills."""
+        return aligned(shelf.expected if shelf.known else min(shelf.expected, self.budget // 64 or 1))
 
     def admit(self, shelf: Shelf, needs: int, jobs: int, *, displace: bool = True) -> tuple[int, int] | None:
         """Room for a newcomer: its offset and capacity. None if it is not worth what would have to go.
@@ -109,25 +159,34 @@ class Pool:
         ``displace=False``: nothing has to go for it in any case.
         """
         nbytes = self.size_for(shelf)
-        form = shelf.form
-        limited: Form | None = None
-        if self._limits is not None:
-            if nbytes > self._limits[form]:
-                return None
-            if self._used[form] + nbytes > self._limits[form]:
-                limited = form
-        offset = None if limited is not None else self._take(form, nbytes)
-        if offset is None and displace:
-            offset = self._displace(shelf, nbytes, needs, jobs, limited)
-        return None if offset is None else (offset, nbytes)
+        limited = None if self._within_limit(shelf.form, nbytes) else shelf.form
+        if limited is not None and self._limits is not None and nbytes > self._limits[limited]:
+            return None
+        place = self._take(shelf, nbytes) if limited is None else None
+        if place is None and displace:
+            place = self._displace(shelf, nbytes, needs, jobs, limited)
+        return place
 
-    def _take(self, form: Form, nbytes: int) -> int | None:
-        offset = self.space.take(nbytes, high=form == Form.AUGMENTED)
-        if offset is not None:
-            self._sizes[offset] = (form, nbytes)
-            self._used[form] += nbytes
-            self._peak[form] = max(self._peak[form], self._used[form])
-        return offset
+    def _within_limit(self, form: Form, nbytes: int) -> bool:
+        return self._limits is None or self._used[form] + nbytes <= self._limits[form]
+
+    def _take(self, shelf: Shelf, nbytes: int) -> tuple[int, int] | None:
+        if nbytes > self.available:
+            return None
+        form = shelf.form
+        for capacity in (max(nbytes, aligned(shelf.capacity)), nbytes):  # the second if addresses are cut up
+            offset = self.space.take(capacity, high=form == Form.AUGMENTED)
+            if offset is not None:
+                self._sizes[offset] = (form, nbytes)
+                self._charge(form, nbytes)
+                return offset, capacity
+        return None
+
+    def _charge(self, form: Form, nbytes: int) -> None:
+        self.used += nbytes
+        used = self._used[form] = self._used[form] + nbytes
+        if used > self._peak[form]:
+            self._peak[form] = used
 
     @property
     def spare(self) -> int:
@@ -135,14 +194,17 @@ class Pool:
 
         What is put there may stay; what is put elsewhere would soon have to go again.
         """
-        return self.space.available - max(0, self._peak[Form.AUGMENTED] - self._used[Form.AUGMENTED])
+        return self.available - max(0, self._peak[Form.AUGMENTED] - self._used[Form.AUGMENTED])
 
     def epoch(self) -> None:
         """A job begins an epoch: a time to forget old peaks, little by little."""
         self._peak = {form: max(self._used[form], int(0.95 * peak)) for form, peak in self._peak.items()}
+        self._overhead = int(_FADE * self._overhead)
         self.changed()
 
-    def _displace(self, shelf: Shelf, nbytes: int, needs: int, jobs: int, limited: Form | None) -> int | None:
+    def _displace(
+        self, shelf: Shelf, nbytes: int, needs: int, jobs: int, limited: Form | None
+    ) -> tuple[int, int] | None:
         worth = self._worth(shelf, nbytes, needs, jobs)
         before = self._refused.get(limited)
         if before is not None:
@@ -155,11 +217,9 @@ class Pool:
                 return None
             self.evict(victim[0], [victim[1]])
             self.evictions += 1
-            if self._limits is not None and self._used[shelf.form] + nbytes > self._limits[shelf.form]:
-                continue
-            offset = self._take(shelf.form, nbytes)
-            if offset is not None:
-                return offset
+            place = self._take(shelf, nbytes) if self._within_limit(shelf.form, nbytes) else None
+            if place is not None:
+                return place
         return None
 
     def _worth(self, shelf: Shelf, nbytes: int, needs: int, jobs: int) -> float:
@@ -202,8 +262,8 @@ class Pool:
             queue.pop()
             return shelf, sample
 
-    def _look(self, limited: Form | None) -> list[tuple[float, Shelf, int]]:
-        """The cached samples that are worth least, the least last."""
+    def _look(self, limited: Form | None, *, forced: bool = False) -> list[tuple[float, Shelf, int]]:
+        """The cached samples that are worth least, the least last. ``forced``: also those that are to stay."""
         found: list[tuple[float, Shelf, int]] = []
         for shelf in self.shelves.values():
             if limited is not None and shelf.form != limited:
@@ -222,7 +282,9 @@ class Pool:
             )
             worth = self.eviction.worth(entries, np.full(len(table), len(shelf.jobs)))
             least = np.argsort(worth, kind="stable")[:_QUEUE]
-            found += [(float(worth[at]), shelf, int(table[at, 0])) for at in least if np.isfinite(worth[at])]
+            if not forced:
+                least = least[np.isfinite(worth[least])]
+            found += [(float(worth[at]), shelf, int(table[at, 0])) for at in least]
         found.sort(key=lambda item: -item[0])
         return found[-_QUEUE:]
 
@@ -236,25 +298,19 @@ class Pool:
         form, size = self._sizes[offset]
         shelf.learn(nbytes)
         kept = aligned(max(nbytes, 1))
-        if kept < size:
-            self.space.trim(offset, kept)
-            self._used[form] -= size - kept
-            self._sizes[offset] = (form, kept)
+        self.space.trim(offset, kept)
+        self._charge(form, kept - size)
+        self._sizes[offset] = (form, kept)
         shelf.put(sample, offset, nbytes, self.tick(), left)
 
     def give_back(self, offsets: Sequence[int]) -> None:
         """Blocks that were granted and not filled."""
         for offset in offsets:
             form, size = self._sizes.pop(offset)
-            self._used[form] -= size
+            self._charge(form, -size)
             self.space.free(offset)
 
     def evict(self, shelf: Shelf, samples: list[int]) -> None:
         """Cached samples go."""
         self.give_back([shelf.remove(sample) for sample in samples])
         drop(shelf.cached.words, np.array(samples, np.int64))
-
-    @property
-    def used(self) -> int:
-        """Bytes that are granted or filled."""
-        return sum(self._used.values())

@@ -15,7 +15,10 @@ Ids = NDArray[np.int64]
 SAVES = {Form.ENCODED: 1.0, Form.DECODED: 8.0, Form.AUGMENTED: 9.0}
 """What one use of a form saves, against preparing from storage: fetching alone is the least of it."""
 _GUESS = 1 << 20
-"""Bytes to set aside for an extent before the first one has been seen."""
+"""What an extent is taken to need before the first one has been seen."""
+_FIRST_CAPACITY = 16 * _GUESS
+_WIDE = 8
+"""Extents of so many times the mean and more may find no room: who is far larger than all others is not cached."""
 _FIRST = 256
 
 
@@ -33,7 +36,7 @@ class Shelf:
         """Readers of a cached sample: it cannot go while there are any."""
         self.bytes = 0
         self._body = body
-        self._largest = 0
+        self._largest = self._seen = self._total = 0
         self._rows: dict[int, int] = {}
         self._free: list[int] = []
         self._table = np.zeros((_FIRST, 7), np.int64)
@@ -53,9 +56,21 @@ class Shelf:
         return sample in self._rows
 
     @property
-    def estimate(self) -> int:
-        """Bytes to set aside for an extent whose size is not known yet."""
-        return self._body or self._largest or _GUESS
+    def expected(self) -> int:
+        """Bytes that an extent will need, as far as one can tell: all of them have this mean."""
+        if self._body:
+            return self._body
+        return self._total // self._seen if self._seen else self._largest or _GUESS
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of addresses to set aside for an extent. What it does not fill costs nothing."""
+        if self._body:
+            return self._body
+        if not self._largest:
+            return _FIRST_CAPACITY
+        # A power of two, so that it stays the same while the mean moves, and blocks fit where others were.
+        return min(self._largest, 1 << (_WIDE * self.expected - 1).bit_length())
 
     @property
     def known(self) -> bool:
@@ -65,10 +80,16 @@ class Shelf:
     @property
     def unsure(self) -> bool:
         """Whether the first extents are being made, from which their size will be known."""
-        return not self._body and not self._largest and bool(self.owner)
+        return not self.known and bool(self.owner)
 
     def learn(self, nbytes: int) -> None:
-        """An extent of so many bytes was seen."""
+        """An extent needs so many bytes."""
+        self._largest = max(self._largest, nbytes)
+        self._total += nbytes
+        self._seen += 1
+
+    def too_small(self, nbytes: int) -> None:
+        """The largest of those that found their block too small needed so many bytes."""
         self._largest = max(self._largest, nbytes)
 
     def put(self, sample: int, offset: int, nbytes: int, now: int, left: int = 0) -> None:

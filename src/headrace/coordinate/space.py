@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
+from itertools import chain
 
 _BITS = 48
 """Offsets and sizes are below 2**48, so that (size, offset) is one integer: compared and kept at little cost."""
@@ -12,34 +14,27 @@ _CHUNK = 256
 
 
 class Space:
-    """Blocks of a range of ``limit`` bytes, which may become up to ``span``.
+    """Blocks of a range of ``span`` bytes of addresses, which cost nothing until something is written there.
 
     The free block that fits best is taken, the lowest of several; with ``high=True`` the highest, and of it the
     upper end. So two kinds of extents grow towards each other and meet late. Neighbouring free blocks are one.
     """
 
-    def __init__(self, span: int, limit: int, align: int = 64) -> None:
+    def __init__(self, span: int, align: int = 64) -> None:
         if align < 1 or align & (align - 1):
             raise ValueError(f"align={align} is not a power of two")
-        if not 0 <= limit <= span or span > _OFFSET:
-            raise ValueError(f"a limit of {limit} bytes in a span of {span}")
-        self.span = span
+        if not 0 <= span <= _OFFSET:
+            raise ValueError(f"a span of {span} bytes")
+        self.span = span & -align
         self.used = 0
-        """Bytes in blocks, what alignment adds included; also in those beyond the limit."""
-        self.available = 0
-        """Bytes that are free below the limit, in blocks of any size."""
+        """Bytes in blocks, what alignment adds included."""
         self._align = align
-        self._limit = 0
         self._blocks: dict[int, int] = {}  # offset -> bytes
-        # Free blocks below the limit: start -> end and end -> start. As no two of them touch, one dict does for both.
+        # Free blocks: start -> end and end -> start. As no two of them touch, one dict does for both.
         self._edges: dict[int, int] = {}
         self._free = _Keys()  # the same, sorted by size and then offset
-        self.resize(limit)
-
-    @property
-    def limit(self) -> int:
-        """Nothing is handed out beyond this; a multiple of the alignment."""
-        return self._limit
+        if self.span:
+            self._free.add(self._note(0, self.span))
 
     @property
     def largest(self) -> int:
@@ -82,7 +77,6 @@ class Space:
             self._free.add(rest << _BITS | middle)
         self._blocks[start] = size
         self.used += size
-        self.available -= size
         return start
 
     def free(self, offset: int) -> None:
@@ -101,36 +95,16 @@ class Space:
             self.used -= size - keep
             self._release(offset + keep, offset + size)
 
-    def resize(self, limit: int) -> list[int]:
-        """Hand out nothing beyond ``limit`` from now on; the blocks that lie there, wholly or partly, in order.
+    def free_blocks(self) -> list[tuple[int, int]]:
+        """Where the free blocks begin and end, the smallest first."""
+        return [(key & _OFFSET, (key & _OFFSET) + (key >> _BITS)) for key in self._free]
 
-        These stay until they are freed.
-        """
-        if not 0 <= limit <= self.span:
-            raise ValueError(f"a limit of {limit} bytes in a span of {self.span}")
-        self._limit = limit & -self._align
-        self._edges = {}
-        beyond = []
-        keys = []
-        end = 0
-        for offset in sorted(self._blocks):
-            if end < min(offset, self._limit):
-                keys.append(self._note(end, min(offset, self._limit)))
-            end = offset + self._blocks[offset]
-            if end > self._limit:
-                beyond.append(offset)
-        if end < self._limit:
-            keys.append(self._note(end, self._limit))
-        self._free = _Keys(keys)
-        self.available = sum(key >> _BITS for key in keys)
-        return beyond
+    def is_free(self, start: int, end: int) -> bool:
+        """Whether there is a free block with just these ends."""
+        return start < end and self._edges.get(start) == end
 
     def _release(self, start: int, end: int) -> None:
-        """Make a range free, as far as it lies below the limit, together with its free neighbours."""
-        end = min(end, self._limit)
-        if start >= end:
-            return
-        self.available += end - start
+        """Make a range free, together with its free neighbours."""
         edges = self._edges
         before = edges.pop(start, None)
         if before is not None:
@@ -153,11 +127,12 @@ class _Keys:
 
     __slots__ = ("_lasts", "_parts")
 
-    def __init__(self, keys: list[int] | None = None) -> None:
-        keys = sorted(keys or ())
-        half = _CHUNK // 2
-        self._parts = [keys[at : at + half] for at in range(0, len(keys), half)]
-        self._lasts = [part[-1] for part in self._parts]
+    def __init__(self) -> None:
+        self._parts: list[list[int]] = []
+        self._lasts: list[int] = []
+
+    def __iter__(self) -> Iterator[int]:
+        return chain.from_iterable(self._parts)
 
     def add(self, key: int) -> None:
         """Put in a key that is not there."""

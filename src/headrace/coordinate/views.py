@@ -49,21 +49,19 @@ class Views(Fills):
 
     def _room(self, job: Job) -> int:
         """How many samples that this job prepares could be kept without losing what others need."""
-        space = self.pool.space.available
-        whole = self.pool.space.largest
         augmented, decoded = job.shelves.get(Form.AUGMENTED), job.shelves.get(Form.DECODED)
         if augmented is not None and len(augmented.jobs) > 1 and self.pool.allows(Form.AUGMENTED):
             displaced = sum(shelf.bytes for shelf in self.pool.shelves.values() if shelf.form == Form.DECODED)
             if displaced:
                 return 1 << 61
-            return ((space if whole >= augmented.estimate else 0) + displaced) // augmented.estimate
+            return self.pool.available // augmented.expected
         if decoded is None or len(decoded.jobs) < 2 or not self.pool.allows(Form.DECODED):
             return 1 << 62
         used_up = decoded.cached.words
         for number in decoded.jobs:
             used_up = used_up & ~self.remaining.words(number)
         reading = np.fromiter(decoded.busy, np.int64, len(decoded.busy))
-        free = space // decoded.estimate if whole >= decoded.estimate else 0
+        free = self.pool.available // decoded.expected
         return free + count(used_up) - int(np.count_nonzero(test(used_up, reading)))
 
     def _should_wait(self, job: Job, rank: Rank, view: View, count: int) -> bool:

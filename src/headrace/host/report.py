@@ -56,7 +56,7 @@ def describe(service: Service) -> HostStatus:
         started=service.started,
         version=__version__,
         protocol=PROTOCOL,
-        memory=MemoryStatus(pool.space.limit, pool.used, sum(len(shelf) for shelf in pool.shelves.values())),
+        memory=MemoryStatus(pool.budget, pool.used, sum(len(shelf) for shelf in pool.shelves.values())),
         jobs=jobs,
         datasets=datasets,
         shelves=shelves,

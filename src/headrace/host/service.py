@@ -42,7 +42,7 @@ from headrace.coordinate.protocol import (
     decode_request,
 )
 from headrace.core.errors import ProtocolError
-from headrace.core.memory import total_memory
+from headrace.core.sparse import make_addresses, punch, resident
 from headrace.engine import wire
 from headrace.host.control import version_refusal
 from headrace.host.report import describe
@@ -52,6 +52,8 @@ _TICK = 0.1
 """Seconds between looks at those who wait."""
 _LOOK = 2.0
 """Seconds between looks at whether this host is still wanted, and found."""
+_FOR_MEMORY = 0.005
+"""Seconds of a tick for giving memory back: about a millisecond for each MiB."""
 IDLE = 60.0
 """Seconds without jobs after which a host goes (``HEADRACE_HOST_IDLE``)."""
 _IDENTITY_LIMIT = 16 << 30
@@ -82,9 +84,8 @@ class Service:
         self._claimed = claimed
         self._idle = idle
         self.started = time.time()
-        self.span = total_memory()
         self._memory = os.memfd_create("headrace-cache", os.MFD_CLOEXEC)
-        os.ftruncate(self._memory, self.span)
+        self.span = make_addresses(self._memory)
         instance = secrets.randbits(62) + 1
         self.commons = Commons(instance=instance, nonce=secrets.randbits(64), span=self.span)
         self.connections: dict[int, Connection] = {}
@@ -125,6 +126,7 @@ class Service:
                 ticked = now
                 self.commons.tick()
                 self._send_replies()
+                self._give_memory_back()
             if self._jobs:
                 quiet_since = now
             if now - looked >= _LOOK:
@@ -133,6 +135,13 @@ class Service:
                 if not self._jobs and now - quiet_since >= patience:
                     self._stop = True
         self.close()
+
+    def _give_memory_back(self) -> None:
+        """If the machine holds more for the cache than its budget, let some of what is not filled go."""
+        until = time.monotonic() + _FOR_MEMORY
+        while (ranges := self.commons.pool.loose(resident(self._memory))) and time.monotonic() < until:
+            for start, end in ranges:
+                punch(self._memory, start, end)
 
     def stop(self) -> None:
         """End after the present round."""

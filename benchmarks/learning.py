@@ -34,7 +34,7 @@ from benchmarks.training.jobs import JobFailed, Outcome, run_together  # noqa: E
 from benchmarks.training.loaders import BATCH, CACHED, LABELS, LOADERS, SAMPLINGS  # noqa: E402
 
 JOBS = 4
-LIMIT_S = 300
+LIMIT_S = 1200
 MOST_ERRORS = 3.0
 SMALL_ERROR = 0.3
 """Points of accuracy; single trainings differ by more than this from each other."""

@@ -30,7 +30,14 @@ def state(world: World) -> object:
         for key, shelf in commons.pool.shelves.items()
     ]
     tickets = [
-        (ticket.id, dict(ticket.blocks), dict(ticket.reads), ticket.open.tolist(), ticket.left, ticket.waits)
+        (
+            ticket.id,
+            dict(ticket.blocks),
+            ticket.reads.tolist(),
+            ticket.open.tolist(),
+            ticket.left,
+            ticket.waits,
+        )
         for ticket in commons.tickets.values()
     ]
     left = [commons.remaining.words(job).tolist() for job in commons.jobs]

@@ -296,10 +296,10 @@ class Commons(Views):
                 self._waiting[sample].append(ticket)
         augmented = job.shelves.get(Form.AUGMENTED)
         if augmented is not None:
-            taken = ids[: ticket.waits][dress.forms[: ticket.waits] == Form.AUGMENTED]
+            taken = ids[: ticket.waits][dress.forms[: ticket.waits] == int(Form.AUGMENTED)]
             if len(taken):
                 augmented.count_down(taken.tolist())
-        self._read(ticket, range(ticket.waits))
+        self._read(ticket, np.arange(ticket.waits))
         self._keep(job, ticket, np.flatnonzero(~waits))
         rank.count(dress.forms[: ticket.waits], self.now)
         seed, key = self._randomness(ticket)

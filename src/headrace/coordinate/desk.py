@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from headrace.coordinate.ledger import Ledger
 from headrace.coordinate.members import Job
 from headrace.coordinate.protocol import Finished, Update
-from headrace.coordinate.shelf import Shelf
 from headrace.coordinate.tickets import Ticket
 from headrace.core.bits import drop, put, test
 from headrace.core.errors import ProtocolError
@@ -34,53 +33,60 @@ class Desk(Ledger, ABC):
             raise ProtocolError(f"rows up to {stop} of a draw of {len(ticket.ids)}")
         job = self.jobs[ticket.job]
         closing = event.first + np.flatnonzero(ticket.open[event.first : stop])
-        kept: dict[tuple[int, Form], tuple[int, int]] = {}
-        fresh: dict[Form, list[int]] = {}
-        shelves: dict[int, Shelf] = {int(form): shelf for form, shelf in job.shelves.items()}
         mine = {offset for offset, (row, _, _) in ticket.blocks.items() if event.first <= row < stop}
-        if event.published and len(closing):
-            if len(event.published) % 32:
-                raise ProtocolError("published extents are cut off")
-            offsets: set[int] = set()
-            for row, form_, offset, nbytes in (
-                np.frombuffer(event.published, np.int64).reshape(-1, 4).tolist()
-            ):
-                block = ticket.blocks.get(offset) if offset in mine and offset not in offsets else None
-                shelf = shelves.get(form_)
-                if (
-                    block is None
-                    or shelf is None
-                    or block[1] != shelf.form
-                    or not event.first <= row < stop
-                    or not ticket.open[row]
-                    or not 0 < nbytes <= block[2]
-                    or not ticket.dress.keep[row] & (1 << shelf.form)
-                    or (row, shelf.form) in kept
-                ):
-                    raise ProtocolError(f"row {row} of ticket {ticket.id}: {nbytes} bytes at {offset}")
-                kept[row, shelf.form] = offset, nbytes
-                offsets.add(offset)
+        kept = self._kept(job, ticket, event, mine) if event.published and len(closing) else {}
         # All of it is true; from here on things change.
         self.decodes += event.decoded
         self.fetches += event.fetched
         for form, wanted in zip(CACHEABLE, event.wanted, strict=True):
             if wanted and form in job.shelves:
                 job.shelves[form].too_small(min(wanted, 1 << 32))
-        left = self._left_to_take(job, ticket, event.first, stop) if kept else []
-        for (row, form), (offset, nbytes) in kept.items():
+        fresh: dict[Form, list[int]] = {}
+        if kept:
+            left = self._left_to_take(job, ticket, event.first, stop)
+            ids = ticket.ids[event.first : stop].tolist()
+            for (row, form), (offset, nbytes) in kept.items():
+                del ticket.blocks[offset]
+                mine.discard(offset)
+                sample = ids[row - event.first]
+                self.pool.store(job.shelves[form], sample, offset, nbytes, left[row - event.first])
+                fresh.setdefault(form, []).append(sample)
+            for form, samples in fresh.items():
+                put(job.shelves[form].cached.words, np.array(samples, np.int64))
+        for offset in mine:
             del ticket.blocks[offset]
-            sample = int(ticket.ids[row])
-            self.pool.store(job.shelves[form], sample, offset, nbytes, left[row - event.first])
-            fresh.setdefault(form, []).append(sample)
-        for form, samples in fresh.items():
-            put(job.shelves[form].cached.words, np.array(samples, np.int64))
-        unused = [offset for offset in mine if offset in ticket.blocks]
-        for offset in unused:
-            del ticket.blocks[offset]
-        self.pool.give_back(unused)
+        self.pool.give_back(mine)
         self._drop_used_up(job, self._close_rows(ticket, closing) + fresh.get(Form.AUGMENTED, []))
         self.pool.fit()
         self._go_on()
+
+    @staticmethod
+    def _kept(
+        job: Job, ticket: Ticket, event: Finished, mine: set[int]
+    ) -> dict[tuple[int, Form], tuple[int, int]]:
+        """The extents that were published, by row and form: offset and bytes. ``mine``: the blocks of these rows."""
+        if len(event.published) % 32:
+            raise ProtocolError("published extents are cut off")
+        stop = event.first + event.count
+        may_keep = (ticket.dress.keep[event.first : stop] * ticket.open[event.first : stop]).tolist()
+        kept: dict[tuple[int, Form], tuple[int, int]] = {}
+        offsets: set[int] = set()
+        for row, form, offset, nbytes in np.frombuffer(event.published, np.int64).reshape(-1, 4).tolist():
+            shelf = job.shelves.get(Form(form)) if 1 <= form <= 3 else None
+            if (
+                offset not in mine
+                or offset in offsets
+                or shelf is None
+                or ticket.blocks[offset][1] != form
+                or not event.first <= row < stop
+                or not 0 < nbytes <= ticket.blocks[offset][2]
+                or not may_keep[row - event.first] & (1 << form)
+                or (row, shelf.form) in kept
+            ):
+                raise ProtocolError(f"row {row} of ticket {ticket.id}: {nbytes} bytes at {offset}")
+            kept[row, shelf.form] = offset, nbytes
+            offsets.add(offset)
+        return kept
 
     def _close_rows(self, ticket: Ticket, rows: Ids) -> list[int]:
         """Rows are over: their extents are read, and what was pending of them stands or does not.
@@ -90,20 +96,18 @@ class Desk(Ledger, ABC):
         if not len(rows):
             return []
         job = self.jobs[ticket.job]
-        reads: dict[int, list[int]] = {}
-        for row, sample in zip(rows.tolist(), ticket.ids[rows].tolist(), strict=True):
-            read = ticket.reads.pop(row, None)
-            if read is not None:
-                reads.setdefault(read, []).append(sample)
-        for read, samples in reads.items():
-            job.shelves[Form(read)].release(samples)
+        read: list[int] = []
+        for form, samples in ticket.by_form(rows[ticket.reads[rows]]):
+            job.shelves[form].release(samples)
+            if form == Form.AUGMENTED:
+                read = samples
+        ticket.reads[rows] = False
         ticket.open[rows] = False
         ticket.left -= len(rows)
-        for sample in [
-            sample for sample, waiting in ticket.waiting.items() if not ticket.open[waiting].any()
-        ]:
-            del ticket.waiting[sample]
-            self._forget_waiter(sample, ticket)
+        for sample, waiting in list(ticket.waiting.items()):
+            if not ticket.open[waiting].any():
+                del ticket.waiting[sample]
+                self._forget_waiter(sample, ticket)
         if ticket.left == 0:
             del self.tickets[ticket.id]
             if ticket.session in self.ranks and not ticket.fill:
@@ -111,22 +115,28 @@ class Desk(Ledger, ABC):
             self._late.discard(ticket.id)
             if ticket.waits == len(ticket.ids):  # one that waited says nothing: patience would feed on itself
                 self._span_of_tickets += 0.1 * (self.now - ticket.given - self._span_of_tickets)
+        self._end_pending(job, ticket, rows)
+        return read
+
+    def _end_pending(self, job: Job, ticket: Ticket, rows: Ids) -> None:
+        """What was to be kept of these rows is cached now, or will not be."""
         keep = ticket.dress.keep[rows]
+        if not keep.any():
+            return
         settled: dict[int, None] = {}
-        for form in CACHEABLE:
-            marked = rows[(keep & (1 << form)) != 0]
+        for form, shelf in job.shelves.items():
+            marked = ticket.ids[rows[(keep & (1 << form)) != 0]]
             if not len(marked):
                 continue
-            shelf = job.shelves[form]
-            drop(shelf.pending.words, ticket.ids[marked])
-            for sample in ticket.ids[marked].tolist():
+            drop(shelf.pending.words, marked)
+            for sample in marked.tolist():
                 if shelf.owner.get(sample) == ticket.id:
                     del shelf.owner[sample]
-                settled[sample] = None
+                if sample in self._waiting:
+                    settled[sample] = None
         for sample in settled:
             if sample in self._waiting:
                 self._settle(sample)
-        return reads.get(Form.AUGMENTED, [])
 
     def _drop_used_up(self, job: Job, samples: list[int]) -> None:
         """Augmented samples that nobody needs any more make room at once."""
@@ -160,7 +170,7 @@ class Desk(Ledger, ABC):
             rows = [row for row in ticket.waiting.pop(sample, []) if ticket.open[row]]
             job = self.jobs[ticket.job]
             for form in (Form.AUGMENTED, Form.DECODED):
-                shelf = job.shelves.get(form)
+                shelf = job.shelves.get(Form(form)) if 1 <= form <= 3 else None
                 if form == Form.AUGMENTED and sample not in ticket.hopes:
                     continue  # the decoded one was waited for: this one the job may have had
                 if shelf is not None and sample in shelf:
@@ -169,7 +179,7 @@ class Desk(Ledger, ABC):
                     for row in rows:
                         ticket.dress.forms[row] = form
                         ticket.dress.offsets[row], ticket.dress.lengths[row] = offsets[0], lengths[0]
-                    self._read(ticket, rows)
+                    self._read(ticket, np.array(rows, np.int64))
                     break
             if not ticket.waiting:
                 self._resolve(ticket)
@@ -184,10 +194,10 @@ class Desk(Ledger, ABC):
         if len(missed):
             again, _ = self._enter_rows(job, ticket.ids[missed], may_wait=False)
             # (an augmented one that came meanwhile may be one that this job had in an epoch before)
-            plain = again.forms < Form.AUGMENTED
+            plain = again.forms < int(Form.AUGMENTED)
             for name in ("forms", "offsets", "lengths"):
                 getattr(ticket.dress, name)[missed[plain]] = getattr(again, name)[plain]
-            self._read(ticket, missed[plain].tolist())
+            self._read(ticket, missed[plain])
             self._keep(job, ticket, missed)
         dress, first = ticket.dress, ticket.waits
         rank.count(dress.forms[first:], self.now)

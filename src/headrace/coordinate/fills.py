@@ -46,7 +46,7 @@ class Fills(Desk):
             return None
         dress, _ = self._enter_rows(job, ids, may_wait=False)
         ticket = self._ticket(job, session, -1, ids, dress, fill=True)
-        self._read(ticket, range(len(ids)))
+        self._read(ticket, np.arange(len(ids)))
         if shelf.form == Form.AUGMENTED:
             self._grant(
                 ticket, shelf, np.arange(len(ids)), ids, self._fresh_needs(shelf, ids), len(shelf.jobs)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from headrace.core.forms import CACHEABLE, Form
 from headrace.sampling import SAMPLERS, Remaining, Sampler
 
 Ids = NDArray[np.int64]
+_DECODED, _AUGMENTED = int(Form.DECODED), int(Form.AUGMENTED)  # numpy takes long over enumerations
 
 
 class Ledger:
@@ -80,7 +80,7 @@ class Ledger:
                 here &= ~test(job.stale.words, ids)
             rows = np.flatnonzero(here)
             if len(rows):
-                dress.forms[rows] = form
+                dress.forms[rows] = int(form)
                 dress.offsets[rows], dress.lengths[rows] = shelf.find(ids[rows].tolist())
         if may_wait:
             for form in (Form.DECODED, Form.AUGMENTED):
@@ -90,23 +90,17 @@ class Ledger:
                     if form == Form.AUGMENTED and job.stale is not None:
                         coming &= ~test(job.stale.words, ids)
                     waits |= coming
-            waits &= dress.forms < Form.DECODED
+            waits &= dress.forms < _DECODED
             if self._late:
                 for row in np.flatnonzero(waits).tolist():
                     waits[row] = self._in_time(job, int(ids[row]))
         return dress, waits
 
-    def _read(self, ticket: Ticket, rows: Sequence[int]) -> None:
+    def _read(self, ticket: Ticket, rows: Ids) -> None:
         """Rows that enter from the cache: their extents stay until they are read."""
         job = self.jobs[ticket.job]
-        by_form: dict[Form, list[int]] = {}
-        chosen = np.asarray(rows, np.int64)
-        forms = ticket.dress.forms[chosen].tolist()
-        for row, form, sample in zip(chosen.tolist(), forms, ticket.ids[chosen].tolist(), strict=True):
-            if form:
-                ticket.reads[row] = form
-                by_form.setdefault(form, []).append(sample)
-        for form, samples in by_form.items():
+        ticket.reads[rows] = ticket.dress.forms[rows] != 0
+        for form, samples in ticket.by_form(rows):
             shelf = job.shelves[form]
             shelf.read(samples)
             shelf.use(samples, self.pool.tick())
@@ -114,7 +108,7 @@ class Ledger:
     def _keep(self, job: Job, ticket: Ticket, rows: Ids) -> None:
         """Decide what of the rows that have to be prepared is kept, and grant memory for it."""
         forms = ticket.dress.forms[rows]
-        rows = rows[forms < Form.AUGMENTED]
+        rows = rows[forms < _AUGMENTED]
         if not len(rows):
             return
         ids = ticket.ids[rows]
@@ -129,7 +123,7 @@ class Ledger:
             needs = self._fresh_needs(augmented, ids)
             wanted = ~there & (needs > 0)
             self._grant(ticket, augmented, rows[wanted], ids[wanted], needs[wanted], len(augmented.jobs))
-        undecoded = ticket.dress.forms[rows] < Form.DECODED
+        undecoded = ticket.dress.forms[rows] < _DECODED
         if not undecoded.any():
             return
         rows, ids = rows[undecoded], ids[undecoded]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,8 +53,10 @@ class Pool:
         self._limits: dict[Form, int] | None = None
         self._used = dict.fromkeys(CACHEABLE, 0)
         self._peak = dict.fromkeys(CACHEABLE, 0)
-        self._sizes: dict[int, tuple[Form, int]] = {}
-        self._loose: list[tuple[int, int]] | None = None
+        self._sizes: dict[int, tuple[Form, int, bool]] = {}
+        """Of each block: the form, the bytes that count, and whether it is filled."""
+        self._loose: list[tuple[int, int, int]] | None = None
+        self._cuts = 0
         self._clock = 0
         self._victims: dict[Form | None, list[tuple[float, Shelf, int]]] = {}
         self._refused: dict[Form | None, tuple[float, int]] = {}
@@ -132,7 +134,7 @@ class Pool:
             self._loose = None
             return []
         if self._loose is None:
-            self._loose = self.space.free_blocks()
+            self._loose = self._find_loose()
         elif not self._loose:
             self._loose = None
             self._overhead = max(0, resident - self.used)
@@ -140,7 +142,21 @@ class Pool:
             return []
         some = self._loose[-most:]
         del self._loose[-most:]
-        return [block for block in some if self.space.is_free(*block)]
+        return [(start, end) for block, start, end in some if self._is_loose(block, start)]
+
+    def _find_loose(self) -> list[tuple[int, int, int]]:
+        """What blocks do not fill: (block, start, end)."""
+        ends = {offset: offset + nbytes for offset, (_, nbytes, filled) in self._sizes.items() if filled}
+        tails = [(block, start, block + self.space.size_of(block)) for block, start in ends.items()]
+        free = [(start, start, end) for start, end in self.space.free_blocks()]
+        return [tail for tail in tails if tail[1] < tail[2]] + free
+
+    def _is_loose(self, block: int, start: int) -> bool:
+        """Whether what was found loose still is."""
+        held = self._sizes.get(block)
+        if held is None:
+            return block == start
+        return held[2] and block + held[1] <= start
 
     # -- room ---------------------------------------------------------------------------------------------
 
@@ -175,9 +191,11 @@ class Pool:
             return None
         form = shelf.form
         for capacity in (max(nbytes, aligned(shelf.capacity)), nbytes):  # the second if addresses are cut up
-            offset = self.space.take(capacity, high=form == Form.AUGMENTED)
+            offset = self.space.take(capacity)
             if offset is not None:
-                self._sizes[offset] = (form, nbytes)
+                if self.space.cuts != self._cuts:  # ends of free blocks that were found do not hold any more
+                    self._cuts, self._loose = self.space.cuts, None
+                self._sizes[offset] = (form, nbytes, False)
                 self._charge(form, nbytes)
                 return offset, capacity
         return None
@@ -291,22 +309,22 @@ class Pool:
     # -- what happens to samples ---------------------------------------------------------------------------
 
     def store(self, shelf: Shelf, sample: int, offset: int, nbytes: int, left: int = 0) -> None:
-        """An admitted sample stands in its block; what it does not fill is free again.
+        """An admitted sample stands in its block; what it does not fill does not count.
 
         That it is cached is to be noted in ``shelf.cached``, for all samples of an event at once.
         """
-        form, size = self._sizes[offset]
+        form, size, _ = self._sizes[offset]
         shelf.learn(nbytes)
         kept = aligned(max(nbytes, 1))
-        self.space.trim(offset, kept)
-        self._charge(form, kept - size)
-        self._sizes[offset] = (form, kept)
+        if kept != size:
+            self._charge(form, kept - size)
+        self._sizes[offset] = (form, kept, True)
         shelf.put(sample, offset, nbytes, self.tick(), left)
 
-    def give_back(self, offsets: Sequence[int]) -> None:
+    def give_back(self, offsets: Iterable[int]) -> None:
         """Blocks that were granted and not filled."""
         for offset in offsets:
-            form, size = self._sizes.pop(offset)
+            form, size, _ = self._sizes.pop(offset)
             self._charge(form, -size)
             self.space.free(offset)
 

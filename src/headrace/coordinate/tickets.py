@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.forms import Form
+from headrace.core.forms import CACHEABLE, Form
 
 Ids = NDArray[np.int64]
 
@@ -47,9 +48,9 @@ class Ticket:
     fill: bool = False
     blocks: dict[int, tuple[int, Form, int]] = field(default_factory=dict)
     """Granted and not filled, by offset: row, form, capacity."""
-    reads: dict[int, int] = field(default_factory=dict)
-    """Rows whose extents are in use, and which."""
-    open: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    reads: NDArray[np.bool_] = field(init=False)
+    """Rows whose extents are in use: those of ``dress.forms``."""
+    open: NDArray[np.bool_] = field(init=False)
     left: int = 0
     waiting: dict[int, list[int]] = field(default_factory=dict)
     """Samples that others are preparing, and the rows here that wait for them."""
@@ -61,7 +62,16 @@ class Ticket:
     def __post_init__(self) -> None:
         self.left = len(self.ids)
         self.open = np.ones(self.left, np.bool_)
+        self.reads = np.zeros(self.left, np.bool_)
         self.waits = self.left
+
+    def by_form(self, rows: Ids) -> Iterator[tuple[Form, list[int]]]:
+        """The samples of rows that enter from the cache, form by form."""
+        forms = self.dress.forms[rows]
+        for form in CACHEABLE:
+            chosen = rows[forms == int(form)]  # numpy takes long over enumerations
+            if len(chosen):
+                yield form, self.ids[chosen].tolist()
 
     def grants(self, first: int = 0) -> bytes:
         """The blocks of rows from ``first`` on, as rows of (row, form, offset, capacity)."""

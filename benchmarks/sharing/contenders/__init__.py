@@ -20,7 +20,9 @@ class Counts(NamedTuple):
     decoded: int
     """Samples that this job's processes decoded, whoever they were for."""
     hits: int
-    """Samples delivered to this job that entered from a cache."""
+    """Samples of this job that entered from a cache."""
+    misses: int
+    """Those that were looked for in the cache and entered from no form of it."""
 
 
 class Contender(contenders.Contender, Protocol):
@@ -83,7 +85,7 @@ class _Peer:
 
     def counts(self, images: int) -> Counts:
         """By construction."""
-        return Counts(round(images * self.decodes), 0)
+        return Counts(round(images * self.decodes), 0, 0)
 
     def close(self) -> None:
         """End it."""

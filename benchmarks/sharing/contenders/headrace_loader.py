@@ -21,7 +21,7 @@ class HeadraceLoader(Iterated):
     def counts(self, images: int) -> Counts:
         """What the loader says of itself."""
         stats = self.loader.stats()
-        return Counts(stats.decoded, stats.hits)
+        return Counts(stats.decoded, stats.hits, stats.misses)
 
     def close(self) -> None:
         """End the workers."""

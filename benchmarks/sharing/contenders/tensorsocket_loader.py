@@ -55,7 +55,7 @@ class Consumer(Iterated):
 
     def counts(self, images: int) -> Counts:
         """Consumers decode nothing; the producer counts."""
-        return Counts(0, 0)
+        return Counts(0, 0, 0)
 
     def close(self) -> None:
         """Threads end with the process."""

@@ -25,9 +25,8 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))
 
-from benchmarks.common.machine import describe_machine  # noqa: E402
 from benchmarks.common.progress import say  # noqa: E402
-from benchmarks.common.report import Target, table, target, target_table, write_json  # noqa: E402
+from benchmarks.common.report import Target, header, publish, table, target  # noqa: E402
 from benchmarks.training.analyse import Accuracy, Positions  # noqa: E402
 from benchmarks.training.data import DataUnavailable, Fashion, load  # noqa: E402
 from benchmarks.training.jobs import JobFailed, Outcome, run_together  # noqa: E402
@@ -187,20 +186,13 @@ def main() -> None:
         )
     for name, reason in failed.items():
         print(f"not measured: {LABELS[name]}: {reason}")
-    found = targets(rows)
-    print(f"\n{target_table(found)}")
     result = {
-        "benchmark": "learning",
-        "quick": quick,
-        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "machine": describe_machine(),
+        **header("learning", quick),
         "settings": settings,
         "loaders": [{"name": name, "label": LABELS[name], **row} for name, row in rows.items()],
         "failed": failed,
     }
-    file = "learning.quick.json" if quick else "learning.json"
-    write_json(REPOSITORY / "benchmarks" / "results" / file, result, found)
-    print(f"\nwritten: benchmarks/results/{file}")
+    publish("learning", quick, result, targets(rows))
 
 
 if __name__ == "__main__":

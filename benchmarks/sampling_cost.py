@@ -22,7 +22,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))
 
 from benchmarks.common.machine import describe_machine  # noqa: E402
-from benchmarks.common.report import Target, table, target, target_table, write_json  # noqa: E402
+from benchmarks.common.report import Target, publish, table, target  # noqa: E402
 
 from headrace.core.bits import Bits  # noqa: E402
 from headrace.sampling import SAMPLERS, Geometry, Remaining, Sampler, Tree, UniformEpoch, View  # noqa: E402
@@ -181,16 +181,13 @@ def main() -> None:
             f"{item['last_ms']:.1f} ms the last, {item['max_ms']:.1f} ms at most"
         )
     found = targets_of(policies, max(item["metadata_bytes"] for item in policies.values()), tree)
-    print(f"\n{target_table(found)}")
     result = {
         "settings": {"samples": SAMPLES, "jobs": JOBS, "batch": BATCH, "ready": READY, "quick": quick},
         "machine": describe_machine(),
         "policies": policies,
         "tree": {"datasets": DATASETS // 4 if quick else DATASETS, "universe": UNIVERSE, **tree},
     }
-    name = "sampling_cost.quick.json" if quick else "sampling_cost.json"
-    write_json(REPOSITORY / "benchmarks" / "results" / name, result, found)
-    print(f"\nwritten: benchmarks/results/{name}")
+    publish("sampling_cost", quick, result, found)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,21 @@ class Peer:
     debian: tuple[str, ...] = ()
 
 
+PEERS = (
+    Peer("torch", ("torch", "numpy", "pillow", "simplejpeg", "opencv-python-headless")),
+    Peer("spdl", ("spdl",)),
+    Peer("dali", ("nvidia-dali-cuda120",)),
+    # Without dependencies, as it asks for another build of OpenCV, which would overwrite the one all share.
+    Peer(
+        "ffcv",
+        ("numba", "pytorch-pfn-extras", "terminaltables", "fastargs", "assertpy", "tqdm", "psutil"),
+        ("ffcv",),
+        ("libopencv-dev", "libturbojpeg0-dev", "pkg-config", "gcc", "g++"),
+    ),
+)
+"""Those with a loader for a single job."""
+
+
 def install_peers(repository: Path, peers: tuple[Peer, ...]) -> dict[str, str]:
     """Make ``.venv-peers`` and install ``peers``; returns why, for each that could not be installed."""
     home = repository / ".venv-peers"

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import json
 import statistics
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
+
+from benchmarks.common.machine import describe_machine
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,24 @@ def table(rows: Sequence[Sequence[str]], text: Sequence[int] = (0,)) -> str:
         lines.append("  ".join(cells).rstrip())
     lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)
+
+
+def header(benchmark: str, quick: bool) -> dict[str, Any]:
+    """What a benchmark's result begins with."""
+    return {
+        "benchmark": benchmark,
+        "quick": quick,
+        "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": describe_machine(),
+    }
+
+
+def publish(benchmark: str, quick: bool, result: dict[str, Any], targets: Sequence[Target]) -> None:
+    """Print the targets, and write the result."""
+    print(f"\n{target_table(targets)}")
+    name = f"{benchmark}.quick.json" if quick else f"{benchmark}.json"
+    write_json(RESULTS / name, result, targets)
+    print(f"\nwritten: benchmarks/results/{name}")
 
 
 def write_json(path: Path, result: dict[str, Any], targets: Sequence[Target]) -> None:

@@ -11,7 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from benchmarks.common.tree import PeakPss, adopt_orphans, busy_cpu, descendants, tree_cpu
 
@@ -58,6 +58,13 @@ def run_process(command: Sequence[str], cwd: Path, environment: dict[str, str], 
     result["pss_bytes"] = max(result.get("pss_bytes", 0), peak.bytes)
     result["others_cpu"] = max(0.0, (busy_cpu() - busy - seen.cpu_s()) / wall)
     return result
+
+
+def take_stdout() -> TextIO:
+    """Standard output, for a measured process's result alone; what libraries print goes to standard error."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return out
 
 
 class _Seen:

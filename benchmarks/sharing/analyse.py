@@ -1,6 +1,6 @@
 """What the traces of a run mean: rates, decodes and hits within its window.
 
-A trace is a list of points ``[time, epoch, images, decoded, hits]``, each counted from the job's start.
+A trace is a list of points ``[time, epoch, images, decoded, hits, misses]``, each counted from the job's start.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.common.rounds import Run
 from benchmarks.sharing.cases import Case
 
 Trace = Sequence[Sequence[float]]
-TIME, EPOCH, IMAGES, DECODED, HITS = range(5)
+TIME, EPOCH, IMAGES, DECODED, HITS, MISSES = range(6)
 
 
 def at(trace: Trace, moment: float, field: int) -> float:
@@ -51,12 +51,23 @@ def window(case: Case, raw: Run) -> tuple[float, float]:
     return epoch_end(traces[-1], 1), traces[0][-1][TIME]
 
 
+def hit_rate(traces: Sequence[Trace], began: float, ended: float) -> float:
+    """Share of the samples that entered from a cache; 0 where there is none.
+
+    Of the samples whose orders were made within the window, not of the images delivered in it: batches are prepared
+    ahead, so what was delivered first had its hits counted before the window began. Hits and misses are counted at
+    the same moment. Decodes are no complement: encoded samples hit and are decoded, and workers decode for others.
+    """
+    hits, misses = (within(traces, began, ended, field) for field in (HITS, MISSES))
+    return hits / (hits + misses) if hits else 0.0
+
+
 def analyse(case: Case, raw: Run, samples: int) -> dict[str, Any]:
     """The numbers of a run."""
     traces = raw["traces"]
     began, ended = window(case, raw)
     seconds = ended - began
-    images, decoded, hits = (within(traces, began, ended, field) for field in (IMAGES, DECODED, HITS))
+    images, decoded = (within(traces, began, ended, field) for field in (IMAGES, DECODED))
     if "made" in raw:
         # One producer decodes what every job gets.
         decoded = at(raw["made"], ended, 1) - at(raw["made"], began, 1)
@@ -73,7 +84,7 @@ def analyse(case: Case, raw: Run, samples: int) -> dict[str, Any]:
         "decoded": round(decoded),
         "decodes_per_sample": decoded / (samples * epochs),
         "decodes_per_image": decoded / images,
-        "hit_rate": hits / images,
+        "hit_rate": hit_rate(traces, began, ended),
         "start_s": raw["start_s"],
         "others_cpu": raw["others_cpu"],
         "pss_bytes": raw["pss_bytes"],

@@ -4,51 +4,38 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.environments import Peer, install_peers
-from benchmarks.common.machine import describe_machine
-from benchmarks.common.photos import PhotosUnavailable, describe_photos, make_photos, warm
-from benchmarks.common.progress import say, track
-from benchmarks.common.report import Target, table, target_table, write_json
-from benchmarks.common.rounds import DISTURBED, Run, RunFailed, interleave, run_process, summarise
+from benchmarks.common.bench import DATA, Bench, Runs, options
+from benchmarks.common.environments import PEERS, Peer
+from benchmarks.common.photos import warm
+from benchmarks.common.progress import say
+from benchmarks.common.report import table
+from benchmarks.common.rounds import Run, summarise
 from benchmarks.common.tree import wait_until_idle
 from benchmarks.sharing import targets
 from benchmarks.sharing.analyse import analyse
 from benchmarks.sharing.cases import SHARE, Case, Scale, equal, equals, plan, scenarios
 from benchmarks.sharing.contenders import BY_NAME, ENTRIES, Entry
-from benchmarks.single.bench import PEERS as SINGLE_PEERS
+from benchmarks.sharing.plot import draw
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-DATA = REPOSITORY / ".data"
-RESULTS = REPOSITORY / "benchmarks" / "results"
 LIMIT_S = 300
 BATCH = 64
-PEERS = (*SINGLE_PEERS, Peer("tensorsocket", ("tensorsocket==0.0.5",)))
 PACED_BY = "headrace@1"
 """Its rate sets the paces of the scenarios."""
-Runs = dict[str, list[Run | None]]
 
 
-class Bench:
-    """One invocation: its settings, and what could not be measured and why."""
+class SharingBench(Bench[Entry]):
+    """Jobs of each contender, and headrace's in scenarios."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.quick = args, bool(args.quick)
-        self.entries = [entry for entry in ENTRIES if not args.only or entry.name in args.only]
-        self.count = 1000 if self.quick else 4000
+        super().__init__("sharing", ENTRIES, (*PEERS, Peer("tensorsocket", ("tensorsocket==0.0.5",))), args)
+        self.args = args
         self.numbers = args.jobs or ((1, 4) if self.quick else (1, 2, 4, 8))
-        self.cpus = len(os.sched_getaffinity(0))
-        self.photos = DATA
         self.scale = Scale(0, 0, 0, 0, 0)
         self.cases: dict[str, Case] = {}
-        self.missing: dict[str, str] = {}
-        self.versions: dict[str, dict[str, str]] = {}
         self.rate = 0.0
 
     def workers(self, n: int) -> int:
@@ -57,17 +44,16 @@ class Bench:
 
     def command(self, entry: Entry, wanted: dict[str, Any]) -> Run:
         """Run ``measure`` for a contender."""
-        home = ".venv-peers" if entry.environment == "peers" else ".venv"
-        paths = [str(REPOSITORY), *([str(REPOSITORY / "src")] if entry.environment == "headrace" else [])]
-        command = [
-            *(str(REPOSITORY / home / "bin" / "python"), "-m", "benchmarks.sharing.measure"),
-            json.dumps({"photos": str(self.photos), "data": str(DATA), "batch": BATCH, **wanted}),
-        ]
-        return run_process(command, REPOSITORY, {"PYTHONPATH": os.pathsep.join(paths)}, LIMIT_S + 60)
+        wanted = {"photos": str(self.photos), "data": str(DATA), "batch": BATCH, **wanted}
+        return self.measure_process(entry, [json.dumps(wanted)], LIMIT_S + 60)
+
+    def make_ready(self, entry: Entry) -> Run:
+        """See ``Bench``."""
+        return self.command(entry, {"contender": entry.name, "prepare": True, "workers": self.cpus})
 
     def prepare(self) -> None:
-        """Photos, peers, their files."""
-        self.photos = make_photos(DATA, self.count)
+        """See ``Bench``; and how large the runs are."""
+        super().prepare()
         self.scale = Scale(
             samples=self.count,
             decoded_bytes=decoded_bytes(self.photos),
@@ -75,17 +61,6 @@ class Bench:
             epochs=4,
             paced_epochs=6,
         )
-        failed = install_peers(REPOSITORY, PEERS)
-        for entry in track(self.entries, "preparing contenders"):
-            reason = failed.get(entry.name) if entry.environment == "peers" else None
-            if reason is None:
-                try:
-                    wanted = {"contender": entry.name, "prepare": True, "workers": self.cpus}
-                    self.versions[entry.name] = self.command(entry, wanted)["versions"]
-                except RunFailed as error:
-                    reason = str(error)
-            if reason is not None:
-                self.missing[entry.name] = reason
 
     def run(self) -> Runs:
         """All rounds: what the targets need several times, the rest once."""
@@ -95,56 +70,45 @@ class Bench:
         core = equals(names, first, self.scale)
         if "headrace" in names and first != [1]:
             core.append(equal("headrace", 1, self.scale))
-        runs = self.rounds(core, often)
+        runs = self.measure_cases(core, often)
         known = {case.name for case in core}
         rest = [case for case in equals(names, self.numbers, self.scale) if case.name not in known]
-        runs |= self.rounds(rest, 1)
+        runs |= self.measure_cases(rest, 1)
         if "headrace-auto" in names and not self.args.no_scenarios:
             self.rate = self.args.rate or _median_rate(runs.get(PACED_BY, []))
             if self.rate:
-                runs |= self.rounds(scenarios(self.scale, self.rate, BATCH), max(1, often - 1))
+                runs |= self.measure_cases(scenarios(self.scale, self.rate, BATCH), max(1, often - 1))
             else:
                 say(f"no scenarios: {PACED_BY} was not measured, so there is nothing to pace them by")
         return runs
 
-    def rounds(self, cases: Sequence[Case], repeats: int) -> Runs:
+    def measure_cases(self, cases: Sequence[Case], repeats: int) -> Runs:
         """Some cases, interleaved."""
         self.cases |= {case.name: case for case in cases}
-        total, started, done = len(cases) * repeats, time.monotonic(), 0
+        return self.rounds(
+            [case.name for case in cases],
+            repeats,
+            self.measure,
+            lambda run: (
+                f"{run['images_s']:,.0f} images/s, {run['cpu_s_per_1000']:.2f} CPU-s per 1000, "
+                f"{run['decodes_per_sample']:.2f} decodes per sample and epoch"
+            ),
+        )
 
-        def one(name: str, number: int) -> Run | str:
-            nonlocal done
-            done += 1
-            try:
-                result = self.measure(self.cases[name], number + 1)
-            except RunFailed as error:
-                say(f"[{done}/{total}] {name}: failed: {error}")
-                return str(error)
-            say(
-                f"[{done}/{total}, {time.monotonic() - started:.0f} s] {name}: {result['images_s']:,.0f} images/s, "
-                f"{result['cpu_s_per_1000']:.2f} CPU-s per 1000, "
-                f"{result['decodes_per_sample']:.2f} decodes per sample and epoch"
-                + _beside(result["others_cpu"])
-            )
-            return result
-
-        runs, failed = interleave([case.name for case in cases], repeats, one)
-        self.missing |= failed
-        return runs
-
-    def measure(self, case: Case, seed: int) -> Run:
+    def measure(self, name: str, number: int) -> Run:
         """One run, warm and on a machine as idle as it gets."""
+        case = self.cases[name]
         # Other runs may have pushed what this one reads out of memory.
         warm(DATA / "ffcv" / f"photos-{self.count}-raw.beton" if case.contender == "ffcv" else self.photos)
-        wait_until_idle(self.args.patience)
+        wait_until_idle(self.patience_s)
         entry = BY_NAME[case.contender]
         # A producer feeds all jobs, so it is the one that has workers.
         workers = self.workers(1 if entry.producer else len(case.jobs))
-        wanted = plan(case, samples=self.count, workers=workers, seed=seed, limit_s=LIMIT_S)
+        wanted = plan(case, samples=self.count, workers=workers, seed=number + 1, limit_s=LIMIT_S)
         return analyse(case, self.command(entry, wanted), self.count)
 
-    def result(self, runs: Runs) -> dict[str, Any]:
-        """Everything, as it is written."""
+    def outcome(self, runs: Runs) -> dict[str, Any]:
+        """What became of each contender and each case."""
         cases = []
         for name, case in self.cases.items():
             item: dict[str, Any] = {"name": name, "contender": case.contender, "jobs": len(case.jobs)}
@@ -163,25 +127,32 @@ class Bench:
             }
             for entry in self.entries
         ]
-        return {
-            "benchmark": "sharing",
-            "quick": self.quick,
-            "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "machine": describe_machine(),
-            "settings": {
-                "work": "random order, decode, random resized crop 224, flip, uint8",
-                "batch": BATCH,
-                "workers_per_job_of_peers": {str(n): self.workers(n) for n in self.numbers},
-                "cache_bytes": self.scale.cache(),
-                "cache_share_of_decoded": SHARE,
-                "decoded_bytes": self.scale.decoded_bytes,
-                "pace_from_images_s": self.rate,
-                "page_cache": "warm",
-            },
-            "photos": describe_photos(self.photos),
-            "contenders": contenders,
-            "cases": cases,
+        return {"contenders": contenders, "cases": cases}
+
+    def report(self, runs: Runs) -> None:
+        """See ``Bench``."""
+        settings = {
+            "batch": BATCH,
+            "workers_per_job_of_peers": {str(n): self.workers(n) for n in self.numbers},
+            "cache_bytes": self.scale.cache(),
+            "cache_share_of_decoded": SHARE,
+            "decoded_bytes": self.scale.decoded_bytes,
+            "pace_from_images_s": self.rate,
         }
+        result = self.result(settings, **self.outcome(runs))
+        photos, machine, settings = result["photos"], result["machine"], result["settings"]
+        print(
+            f"\n{photos['count']} photos, {photos['mean_bytes'] / 1000:.1f} KB on average; {settings['work']}; "
+            f"batches of {BATCH}; shared cache {settings['cache_bytes'] / 1e6:.0f} MB, "
+            f"{100 * SHARE:.0f} % of the photos decoded; {machine['cpu']}, {machine['cpus']} CPUs; page cache warm\n"
+        )
+        print(case_table(result, scenario=False))
+        print(f"\n{case_table(result, scenario=True)}")
+        for item in (*result["contenders"], *result["cases"]):
+            if "reason" in item:
+                print(f"not measured, or not every time: {item['name']}: {item['reason']}")
+        every = (run for item in result["cases"] for run in item["runs"])
+        self.finish(result, every, targets.compute(runs, self.missing), draw)
 
 
 def decoded_bytes(photos: Path) -> int:
@@ -197,10 +168,6 @@ def decoded_bytes(photos: Path) -> int:
 
 def _median_rate(runs: Sequence[Run | None]) -> float:
     return float(summarise(runs).get("images_s", {}).get("median", 0.0))
-
-
-def _beside(others: float) -> str:
-    return f"  (others keep {others:.1f} CPUs busy)" if others > DISTURBED else ""
 
 
 def case_table(result: dict[str, Any], scenario: bool) -> str:
@@ -224,48 +191,16 @@ def case_table(result: dict[str, Any], scenario: bool) -> str:
     return table(rows)
 
 
-def report(result: dict[str, Any], found: list[Target], quick: bool) -> None:
-    """Print, write and draw."""
-    photos, machine, settings = result["photos"], result["machine"], result["settings"]
-    print(
-        f"\n{photos['count']} photos, {photos['mean_bytes'] / 1000:.1f} KB on average; {settings['work']}; "
-        f"batches of {BATCH}; shared cache {settings['cache_bytes'] / 1e6:.0f} MB, "
-        f"{100 * SHARE:.0f} % of the photos decoded; {machine['cpu']}, {machine['cpus']} CPUs; page cache warm\n"
-    )
-    print(case_table(result, scenario=False))
-    print(f"\n{case_table(result, scenario=True)}")
-    for item in (*result["contenders"], *result["cases"]):
-        if "reason" in item:
-            print(f"not measured, or not every time: {item['name']}: {item['reason']}")
-    loads = [run["others_cpu"] for item in result["cases"] for run in item["runs"] if run]
-    if loads and max(loads) > DISTURBED:
-        print(
-            f"\nThe machine was not idle: others kept up to {max(loads):.1f} CPUs busy. "
-            "Times are not to be trusted."
-        )
-    print(f"\n{target_table(found)}")
-    name = "sharing.quick" if quick else "sharing"
-    write_json(RESULTS / f"{name}.json", result, found)
-    print(f"\nwritten: benchmarks/results/{name}.json")
-    if quick:
-        return
-    try:
-        from benchmarks.sharing.plot import draw
-
-        draw(result, RESULTS / f"{name}.png")
-        print(f"written: benchmarks/results/{name}.png")
-    except ImportError as error:
-        print(f"no plot: {error}")
-
-
 def main() -> None:
-    """Run the benchmark. What it finds never makes it fail."""
-    parser = argparse.ArgumentParser(prog="benchmarks/sharing/run", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="1000 photos, 1 and 4 jobs, one repeat: minutes")
-    parser.add_argument(
-        "--patience", type=float, default=10.0, help="seconds to wait for an idle machine per run"
+    """Run the benchmark."""
+    parser = options(
+        "sharing",
+        __doc__,
+        BY_NAME,
+        quick="1000 photos, 1 and 4 jobs, one repeat: minutes",
+        repeats="rounds of what the targets need (default 3, quick 1)",
+        patience=10.0,
     )
-    parser.add_argument("--repeats", type=int, help="rounds of what the targets need (default 3, quick 1)")
     parser.add_argument(
         "--jobs", type=int, action="append", help="numbers of jobs (default 1 2 4 8, quick 1 4)"
     )
@@ -274,18 +209,7 @@ def main() -> None:
     )
     parser.add_argument("--rate", type=float, help="images/s that set the paces (default: what is measured)")
     parser.add_argument("--no-scenarios", action="store_true", help="equal jobs only")
-    parser.add_argument(
-        "--only", action="append", default=[], choices=sorted(BY_NAME), help="measure only these"
-    )
-    args = parser.parse_args()
-    bench = Bench(args)
-    try:
-        bench.prepare()
-    except PhotosUnavailable as error:
-        print(f"Nothing was measured. {error}", file=sys.stderr)
-        return
-    runs = bench.run()
-    report(bench.result(runs), targets.compute(runs, bench.missing), bench.quick)
+    SharingBench(parser.parse_args()).main()
 
 
 if __name__ == "__main__":

@@ -15,10 +15,11 @@ import threading
 import time
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, TextIO
 
+from benchmarks.common.contenders import Setup
+from benchmarks.common.rounds import take_stdout
 from benchmarks.sharing.contenders import BY_NAME, Contender, Entry
-from benchmarks.single.contenders import Setup
 
 MARKS = 16
 """Points of the trace per epoch."""
@@ -27,10 +28,10 @@ MARKS = 16
 class Control:
     """The line to ``measure``."""
 
-    def __init__(self, commands: int, out: int) -> None:
+    def __init__(self, commands: int, out: TextIO) -> None:
         self.stop = threading.Event()
         self._commands = commands
-        self._out = os.fdopen(out, "w")
+        self._out = out
         self._words: SimpleQueue[str] = SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
@@ -108,10 +109,9 @@ def main() -> None:
     """Be a job, or the producer that runs beside the jobs."""
     plan = json.loads(sys.argv[1])
     # Libraries print, and workers close their standard input; the line to ``measure`` has descriptors of its own.
-    commands, out = os.dup(0), os.dup(1)
+    commands = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    control = Control(commands, out)
+    control = Control(commands, take_stdout())
     entry = BY_NAME[plan["contender"]]
     setup = Setup(
         Path(plan["photos"]),
@@ -128,7 +128,7 @@ def main() -> None:
             )
             return
         # Importing is not starting: it is over before the first job is told to go.
-        entry.imports()
+        entry.load()
         control.tell("loaded")
         run_job(entry, plan, setup, control)
         control.wait_for("end")

@@ -9,7 +9,6 @@ starts and which outlives it. ``plan`` is made by ``cases``; what the traces mea
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
 import os
 import shutil
@@ -24,9 +23,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
+from benchmarks.common.contenders import Setup
+from benchmarks.common.rounds import take_stdout
 from benchmarks.common.tree import adopt_orphans, descendants, tree_cpu
 from benchmarks.sharing.contenders import BY_NAME, Entry
-from benchmarks.single.contenders import Setup
 
 Event = tuple[int, dict[str, Any]]
 
@@ -242,18 +242,13 @@ def prepare(plan: dict[str, Any]) -> dict[str, Any]:
     entry.prepare(
         Setup(Path(plan["photos"]), Path(plan["data"]), batch=plan["batch"], workers=plan["workers"])
     )
-    found = {}
-    for name in entry.distributions:
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return {"versions": found}
+    return {"versions": entry.versions()}
 
 
 def main() -> None:
     """Measure, print."""
     plan = json.loads(sys.argv[1])
-    out = os.dup(1)
-    os.dup2(2, 1)
+    out = take_stdout()
     adopt_orphans()
     if plan.get("prepare"):
         result = prepare(plan)
@@ -265,8 +260,8 @@ def main() -> None:
             measured.close()
             sys.exit(str(gave))
         measured.close()
-    with os.fdopen(out, "w") as file:
-        json.dump(result, file)
+    with out:
+        json.dump(result, out)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.plot import open_panels, save
 from benchmarks.sharing.contenders import ENTRIES
 
 PANELS = (
@@ -19,12 +20,7 @@ MARKS = "osD^vPX"
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Draw medians over the number of jobs, least and most as whiskers."""
-    import matplotlib  # type: ignore[import-not-found, unused-ignore]
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, len(PANELS), figsize=(16, 5.2))
+    figure, axes = open_panels([title for _, title in PANELS], (16, 5.2))
     colours = {"peers": iter(PEERS), "headrace": iter(OURS)}
     numbers = sorted({item["jobs"] for item in result["cases"] if not item["scenario"]})
     for at, entry in enumerate(ENTRIES):
@@ -43,21 +39,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
                 [n for n, _ in points], middle, yerr=[low, high], label=entry.label, color=colour,
                 marker=MARKS[at % len(MARKS)], markersize=5, linewidth=1.6, capsize=2,
             )  # fmt: skip
-    for axis, (_field, title) in zip(axes, PANELS, strict=True):
-        axis.set_title(title, fontsize=10)
+    for axis in axes:
         axis.set_xscale("log", base=2)
         axis.set_xticks(numbers, [str(n) for n in numbers])
         axis.set_xlabel("jobs", fontsize=9)
         axis.set_ylim(bottom=0)
         axis.grid(axis="y", color="#eeeeee")
-        axis.spines[["top", "right"]].set_visible(False)
     axes[0].legend(fontsize=8, frameon=False)
-    photos, machine, settings = result["photos"], result["machine"], result["settings"]
-    figure.suptitle(
-        f"{photos['count']} photos of {photos['mean_bytes'] / 1000:.0f} KB, random resized crop 224, batches of "
-        f"{settings['batch']}; shared cache of {100 * settings['cache_share_of_decoded']:.0f} % of the decoded "
-        f"photos; {machine['cpu']} ({machine['cpus']} CPUs), page cache warm",
-        fontsize=10,
-    )
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    share = 100 * result["settings"]["cache_share_of_decoded"]
+    save(figure, result, f"; shared cache of {share:.0f} % of the decoded photos;", path)

@@ -4,125 +4,61 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-import time
-from pathlib import Path
 from typing import Any
 
-from benchmarks.common.environments import Peer, install_peers
-from benchmarks.common.machine import describe_machine
-from benchmarks.common.photos import PhotosUnavailable, describe_photos, make_photos, warm
-from benchmarks.common.progress import say, track
-from benchmarks.common.report import Target, table, target_table, write_json
-from benchmarks.common.rounds import DISTURBED, Run, RunFailed, interleave, run_process, summarise
+from benchmarks.common.bench import DATA, Bench, Runs, options
+from benchmarks.common.environments import PEERS
+from benchmarks.common.photos import warm
+from benchmarks.common.report import table
+from benchmarks.common.rounds import Run, summarise
 from benchmarks.common.tree import wait_until_idle
 from benchmarks.single import targets
 from benchmarks.single.contenders import BY_NAME, ENTRIES, Entry
+from benchmarks.single.plot import draw
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-DATA = REPOSITORY / ".data"
-RESULTS = REPOSITORY / "benchmarks" / "results"
 LIMIT_S = 600
 
-PEERS = (
-    Peer("torch", ("torch", "numpy", "pillow", "simplejpeg", "opencv-python-headless")),
-    Peer("spdl", ("spdl",)),
-    Peer("dali", ("nvidia-dali-cuda120",)),
-    # Without dependencies, as it asks for another build of OpenCV, which would overwrite the one all share.
-    Peer(
-        "ffcv",
-        ("numba", "pytorch-pfn-extras", "terminaltables", "fastargs", "assertpy", "tqdm", "psutil"),
-        ("ffcv",),
-        ("libopencv-dev", "libturbojpeg0-dev", "pkg-config", "gcc", "g++"),
-    ),
-)
 
+class SingleBench(Bench[Entry]):
+    """One job of each contender."""
 
-class Bench:
-    """One invocation: its settings, and what could not be measured and why."""
-
-    def __init__(self, quick: bool, only: list[str], repeats: int | None, patience_s: float) -> None:
-        self.patience_s = patience_s
-        self.quick = quick
-        self.entries = [entry for entry in ENTRIES if not only or entry.name in only]
-        self.repeats = repeats or (1 if quick else 3)
-        self.count = 1000 if quick else 4000
-        self.min_seconds = 3.0 if quick else 8.0
-        self.workers = len(os.sched_getaffinity(0))
-        self.photos = DATA
-        self.missing: dict[str, str] = {}
-        self.versions: dict[str, dict[str, str]] = {}
-
-    def python(self, entry: Entry) -> str:
-        """The interpreter of the environment that a contender runs in."""
-        return str(
-            REPOSITORY / (".venv-peers" if entry.environment == "peers" else ".venv") / "bin" / "python"
-        )
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__("single", ENTRIES, PEERS, args)
+        self.repeats = args.repeats or (1 if self.quick else 3)
+        self.min_seconds = 3.0 if self.quick else 8.0
 
     def command(self, entry: Entry, *more: str) -> Run:
         """Run ``measure`` for a contender."""
-        command = [
-            self.python(entry), "-m", "benchmarks.single.measure", entry.name,
-            *("--photos", str(self.photos), "--data", str(DATA), "--workers", str(self.workers)), *more,
-        ]  # fmt: skip
-        paths = [str(REPOSITORY), *([str(REPOSITORY / "src")] if entry.environment == "headrace" else [])]
-        return run_process(command, REPOSITORY, {"PYTHONPATH": os.pathsep.join(paths)}, LIMIT_S)
+        places = ("--photos", str(self.photos), "--data", str(DATA), "--workers", str(self.cpus))
+        return self.measure_process(entry, [entry.name, *places, *more], LIMIT_S)
 
-    def prepare(self) -> None:
-        """Photos, peers, their files, and a warm page cache."""
-        self.photos = make_photos(DATA, self.count)
-        failed = install_peers(REPOSITORY, PEERS)
-        for entry in track(self.entries, "preparing contenders"):
-            reason = failed.get(entry.name.split("-")[0]) if entry.environment == "peers" else None
-            if reason is None:
-                try:
-                    self.versions[entry.name] = self.command(entry, "--prepare")["versions"]
-                except RunFailed as error:
-                    reason = str(error)
-            if reason is not None:
-                self.missing[entry.name] = reason
+    def make_ready(self, entry: Entry) -> Run:
+        """See ``Bench``."""
+        return self.command(entry, "--prepare")
 
-    def run(self) -> dict[str, list[Run | None]]:
-        """All rounds."""
+    def run(self) -> Runs:
+        """See ``Bench``."""
         names = [entry.name for entry in self.entries if entry.name not in self.missing]
-        total, started = len(names) * self.repeats, time.monotonic()
-        done = 0
+        return self.rounds(
+            names,
+            self.repeats,
+            self.measure,
+            lambda run: f"{run['later_images_s']:,.0f} images/s, {run['cpu_s_per_1000']:.2f} CPU-s per 1000",
+        )
 
-        def one(name: str, number: int) -> Run | str:
-            nonlocal done
-            done += 1
-            self.warm(name)
-            wait_until_idle(self.patience_s)
-            try:
-                result = self.command(
-                    BY_NAME[name], "--root", str(os.getpid()), "--seed", str(number + 1),
-                    "--min-seconds", str(self.min_seconds), "--min-epochs", "2",
-                )  # fmt: skip
-            except RunFailed as error:
-                say(f"[{done}/{total}] {name}: failed: {error}")
-                return str(error)
-            say(
-                f"[{done}/{total}, {time.monotonic() - started:.0f} s] {name}: "
-                f"{result['later_images_s']:,.0f} images/s, {result['cpu_s_per_1000']:.2f} CPU-s per 1000"
-                + (
-                    f"  (others keep {result['others_cpu']:.1f} CPUs busy)"
-                    if result["others_cpu"] > DISTURBED
-                    else ""
-                )
-            )
-            return result
-
-        runs, failed = interleave(names, self.repeats, one)
-        self.missing.update(failed)
-        return runs
-
-    def warm(self, name: str) -> None:
-        """Read what a contender reads, before each of its runs: other runs may have pushed it out of memory."""
+    def measure(self, name: str, number: int) -> Run:
+        """One run, warm and on a machine as idle as it gets."""
+        # Other runs may have pushed what this one reads out of memory.
         mode = {"ffcv-jpeg": "jpg", "ffcv-raw": "raw"}.get(name)
         warm(DATA / "ffcv" / f"photos-{self.count}-{mode}.beton" if mode else self.photos)
+        wait_until_idle(self.patience_s)
+        return self.command(
+            BY_NAME[name], "--root", str(os.getpid()), "--seed", str(number + 1),
+            "--min-seconds", str(self.min_seconds), "--min-epochs", "2",
+        )  # fmt: skip
 
-    def result(self, runs: dict[str, list[Run | None]]) -> dict[str, Any]:
-        """Everything, as it is written."""
+    def contenders(self, runs: Runs) -> list[dict[str, Any]]:
+        """What became of each."""
         contenders = []
         for entry in self.entries:
             item: dict[str, Any] = {"name": entry.name, "label": entry.label}
@@ -133,22 +69,29 @@ class Bench:
                 item |= {"status": "measured", "versions": self.versions[entry.name]}
                 item |= {"summary": summarise(mine), "runs": mine}
             contenders.append(item)
-        return {
-            "benchmark": "single",
-            "quick": self.quick,
-            "when": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-            "machine": describe_machine(),
-            "settings": {
-                "work": "random order, decode, random resized crop 224, flip, uint8",
-                "batch": 128,
-                "workers": self.workers,
-                "repeats": self.repeats,
-                "later_epochs": f"at least 2 and {self.min_seconds:g} s",
-                "page_cache": "warm",
-            },
-            "photos": describe_photos(self.photos),
-            "contenders": contenders,
+        return contenders
+
+    def report(self, runs: Runs) -> None:
+        """See ``Bench``."""
+        settings = {
+            "batch": 128,
+            "workers": self.cpus,
+            "repeats": self.repeats,
+            "later_epochs": f"at least 2 and {self.min_seconds:g} s",
         }
+        result = self.result(settings, contenders=self.contenders(runs))
+        photos, machine = result["photos"], result["machine"]
+        print(
+            f"\n{photos['count']} photos, {photos['mean_bytes'] / 1000:.1f} KB on average; "
+            f"{result['settings']['work']}; batches of 128; {self.cpus} workers; "
+            f"{machine['cpu']}, {machine['cpus']} CPUs; page cache warm; medians of {self.repeats}\n"
+        )
+        print(contender_table(result))
+        for item in result["contenders"]:
+            if item["status"] != "measured":
+                print(f"not measured: {item['label']}: {item['reason']}")
+        every = (run for item in result["contenders"] for run in item.get("runs", []))
+        self.finish(result, every, targets.compute(runs, self.repeats), draw)
 
 
 def contender_table(result: dict[str, Any]) -> str:
@@ -171,60 +114,17 @@ def contender_table(result: dict[str, Any]) -> str:
     return table(rows)
 
 
-def report(result: dict[str, Any], found: list[Target], quick: bool) -> None:
-    """Print, write and draw."""
-    photos, machine = result["photos"], result["machine"]
-    print(
-        f"\n{photos['count']} photos, {photos['mean_bytes'] / 1000:.1f} KB on average; "
-        f"{result['settings']['work']}; batches of 128; {result['settings']['workers']} workers; "
-        f"{machine['cpu']}, {machine['cpus']} CPUs; page cache warm; "
-        f"medians of {result['settings']['repeats']}\n"
-    )
-    print(contender_table(result))
-    for item in result["contenders"]:
-        if item["status"] != "measured":
-            print(f"not measured: {item['label']}: {item['reason']}")
-    loads = [run["others_cpu"] for item in result["contenders"] for run in item.get("runs", []) if run]
-    if loads and max(loads) > DISTURBED:
-        print(
-            f"\nThe machine was not idle: others kept up to {max(loads):.1f} CPUs busy. "
-            "Times are not to be trusted."
-        )
-    print(f"\n{target_table(found)}")
-    name = "single.quick.json" if quick else "single.json"
-    write_json(RESULTS / name, result, found)
-    print(f"\nwritten: benchmarks/results/{name}")
-    if quick:
-        return
-    try:
-        from benchmarks.single.plot import draw
-
-        draw(result, RESULTS / "single.png")
-        print("written: benchmarks/results/single.png")
-    except ImportError as error:
-        print(f"no plot: {error}")
-
-
 def main() -> None:
-    """Run the benchmark. What it finds never makes it fail."""
-    parser = argparse.ArgumentParser(prog="benchmarks/single/run", description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="1000 photos, one repeat: a few minutes")
-    parser.add_argument(
-        "--patience", type=float, default=20.0, help="seconds to wait for an idle machine per run"
+    """Run the benchmark."""
+    parser = options(
+        "single",
+        __doc__,
+        BY_NAME,
+        quick="1000 photos, one repeat: a few minutes",
+        repeats="rounds (default 3, quick 1)",
+        patience=20.0,
     )
-    parser.add_argument("--repeats", type=int, help="rounds (default 3, quick 1)")
-    parser.add_argument(
-        "--only", action="append", default=[], choices=sorted(BY_NAME), help="measure only these"
-    )
-    args = parser.parse_args()
-    bench = Bench(args.quick, args.only, args.repeats, args.patience)
-    try:
-        bench.prepare()
-    except PhotosUnavailable as error:
-        print(f"Nothing was measured. {error}", file=sys.stderr)
-        return
-    runs = bench.run()
-    report(bench.result(runs), targets.compute(runs, bench.repeats), bench.quick)
+    SingleBench(parser.parse_args()).main()
 
 
 if __name__ == "__main__":

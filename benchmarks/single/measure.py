@@ -9,17 +9,17 @@ outlive their parent are counted too.
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
 import os
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.contenders import Contender, Setup
+from benchmarks.common.rounds import take_stdout
 from benchmarks.common.tree import tree_cpu, tree_pss
-from benchmarks.single.contenders import BY_NAME, Contender, Entry, Setup
+from benchmarks.single.contenders import BY_NAME, Entry
 
 
 @dataclass
@@ -85,14 +85,6 @@ def measure(entry: Entry, setup: Setup, root: int, min_epochs: int, min_seconds:
     return result
 
 
-def version(distribution: str) -> str:
-    """The installed version; a package that is only on the path has none."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def main() -> None:
     """Parse, measure, print."""
     parser = argparse.ArgumentParser()
@@ -108,19 +100,15 @@ def main() -> None:
         "--prepare", action="store_true", help="make what the contender reads, and do not measure"
     )
     args = parser.parse_args()
-    # Libraries print; the result must stand alone on standard output.
-    result_fd = os.dup(1)
-    os.dup2(2, 1)
+    out = take_stdout()
     entry = BY_NAME[args.name]
     setup = Setup(args.photos.resolve(), args.data.resolve(), workers=args.workers, seed=args.seed)
     if args.prepare:
-        step = getattr(sys.modules[entry.load().__module__], "prepare", None)
-        if step is not None:
-            step(setup)
-        result: dict[str, Any] = {"versions": {name: version(name) for name in entry.distributions}}
+        entry.prepare(setup)
+        result: dict[str, Any] = {"versions": entry.versions()}
     else:
         result = measure(entry, setup, args.root, args.min_epochs, args.min_seconds)
-    with os.fdopen(result_fd, "w") as out:
+    with out:
         json.dump(result, out)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.plot import open_panels, save
 from benchmarks.single.contenders import ENTRIES
 
 PANELS = (
@@ -18,15 +19,11 @@ COLOURS = {"headrace": "#1f6f8b", "peers": "#b8b8b8", "bare": "#e0c080"}
 
 def draw(result: dict[str, Any], path: Path) -> None:
     """Draw medians as bars, least and most as whiskers."""
-    import matplotlib  # type: ignore[import-not-found, unused-ignore]
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
     measured = {item["name"]: item for item in result["contenders"] if item["status"] == "measured"}
     entries = [entry for entry in reversed(ENTRIES) if entry.name in measured]
-    figure, axes = plt.subplots(1, len(PANELS), figsize=(16, 0.42 * len(entries) + 1.4), sharey=True)
-    for axis, (field, title, scale) in zip(axes, PANELS, strict=True):
+    titles = [title for _, title, _ in PANELS]
+    figure, axes = open_panels(titles, (16, 0.42 * len(entries) + 1.4), sharey=True)
+    for axis, (field, _title, scale) in zip(axes, PANELS, strict=True):
         for row, entry in enumerate(entries):
             numbers = measured[entry.name]["summary"].get(field)
             if numbers is None or (field == "pss_bytes" and not entry.loads):
@@ -37,16 +34,6 @@ def draw(result: dict[str, Any], path: Path) -> None:
             axis.text(
                 high, row, f" {value:.3g}" if value < 1000 else f" {value:,.0f}", va="center", fontsize=8
             )
-        axis.set_title(title, fontsize=10)
         axis.set_yticks(range(len(entries)), [entry.label for entry in entries], fontsize=9)
         axis.margins(x=0.22)
-        axis.spines[["top", "right"]].set_visible(False)
-    photos, machine = result["photos"], result["machine"]
-    figure.suptitle(
-        f"{photos['count']} photos of {photos['mean_bytes'] / 1000:.0f} KB, random resized crop 224, "
-        f"batches of 128, {result['settings']['workers']} workers on {machine['cpu']} "
-        f"({machine['cpus']} CPUs), page cache warm",
-        fontsize=10,
-    )
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)
+    save(figure, result, f", {result['settings']['workers']} workers on", path)

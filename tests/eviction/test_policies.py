@@ -1,4 +1,4 @@
-"""Each eviction policy's own rule, and what holds for the choice of victims under all of them."""
+"""Each eviction policy's own rule, and what holds for the worth of samples under all of them."""
 
 from __future__ import annotations
 
@@ -10,36 +10,39 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headrace.eviction import EVICTIONS, Entries, Eviction, choose_victims, rank_victims
+from headrace.eviction import EVICTIONS, Entries, Eviction
 
 ALL = sorted(EVICTIONS)
 AUGMENTED: dict[str, Any] = {"nbytes": 150_528, "saves": 905.0, "lasting": False}
 DECODED: dict[str, Any] = {"nbytes": 562_500, "saves": 810.0, "lasting": True}
+DEFAULTS: dict[str, Any] = {"needs": 0, "uses": 0, "admitted": 0, "used": 0, **DECODED}
 
 
 def entries(*rows: dict[str, Any]) -> Entries:
     """Entries from what is said of each; the rest is as of a decoded sample just admitted."""
-    defaults: dict[str, Any] = {"needs": 0, "uses": 0, "admitted": 0, "used": 0, **DECODED}
-    full = [{**defaults, **row} for row in rows]
+    kinds = {"saves": np.float64, "lasting": np.bool_}
+    full = [{**DEFAULTS, **row} for row in rows]
     return Entries(
-        **{
-            name: np.array(
-                [row[name] for row in full],
-                np.float64 if name == "saves" else np.bool_ if name == "lasting" else np.int64,
-            )
-            for name in defaults
-        }
+        **{name: np.array([row[name] for row in full], kinds.get(name, np.int64)) for name in DEFAULTS}
     )
 
 
-def newcomer(**more: Any) -> Entries:
-    """An entry of one, admitted after all others."""
-    return Entries.one(**{"needs": 0, "now": 10**9, **DECODED, **more})
+def order(policy: Eviction, *rows: dict[str, Any], jobs: int = 4) -> list[int]:
+    """Who goes, the first first; without those that never do."""
+    worth = policy.worth(entries(*rows), jobs)
+    return [at for at in np.argsort(worth, kind="stable").tolist() if worth[at] < np.inf]
+
+
+def displaces(policy: Eviction, row: dict[str, Any], jobs: int = 4, **new: Any) -> bool:
+    """Whether a sample goes for a newcomer, which is admitted after all others."""
+    (there,) = policy.worth(entries(row), jobs)
+    (mine,) = policy.worth(entries({"admitted": 10**9, "used": 10**9, **new}), jobs)
+    return bool(there < np.inf and (mine > there if policy.strict else mine >= there))
 
 
 ROW = st.fixed_dictionaries(
     {
-        "needs": st.integers(0, 3),
+        "needs": st.integers(0, 80),
         "uses": st.integers(0, 3),
         "admitted": st.integers(0, 5),
         "used": st.integers(0, 5),
@@ -50,129 +53,100 @@ ROW = st.fixed_dictionaries(
 )
 
 
-@st.composite
-def situations(draw: st.DrawFn) -> tuple[Entries, Entries, NDArray[np.int64] | int, int, int]:
-    """Entries, a newcomer, the jobs of each, the newcomer's, and the room it needs.
-
-    Repeated, so that there are more than are looked at first, and many of equal worth.
-    """
-    rows = draw(st.lists(ROW, max_size=12)) * draw(st.sampled_from([1, 1, 7, 40]))
-    jobs: NDArray[np.int64] | int = draw(st.integers(0, 3))
-    if draw(st.booleans()):
-        jobs = np.arange(len(rows), dtype=np.int64) % 4
-    one = {**draw(ROW), "admitted": 9, "used": 9}
-    most = max(1, int(sum(row["nbytes"] for row in rows) * draw(st.sampled_from([0.1, 0.7, 1.1]))))
-    return entries(*rows), entries(one), jobs, draw(st.integers(0, 3)), draw(st.integers(1, most))
-
-
 @pytest.mark.parametrize("name", ALL)
-@given(situation=situations())
+@given(rows=st.lists(ROW, max_size=12), seed=st.integers(0, 3))
 @settings(deadline=None, max_examples=60)
-def test_what_holds_under_every_policy(name: str, situation: Any) -> None:
+def test_every_sample_is_judged_by_itself(name: str, rows: list[dict[str, Any]], seed: int) -> None:
+    """So shelves may be looked over one by one, and a newcomer without those that are there."""
     policy = EVICTIONS[name]
-    cached, new, jobs, new_jobs, room = situation
+    jobs: NDArray[np.int64] = (np.arange(len(rows)) + seed) % 4
+    cached = entries(*rows)
     worth = policy.worth(cached, jobs)
-    assert worth.shape == (len(cached),) and worth.dtype == np.float64
+    assert worth.shape == (len(rows),) and worth.dtype == np.float64
     assert not np.isnan(worth).any()
-    victims = choose_victims(policy, cached, new, jobs, new_jobs, room)
-    assert victims.dtype == np.int64
-    assert victims.tolist() == choose_victims(policy, cached, new, jobs, new_jobs, room).tolist()
-    order = sorted(range(len(cached)), key=lambda at: (worth[at], cached.used[at], at))
-    order = [at for at in order if np.isfinite(worth[at])]
-    total, needed = 0, 0
-    while total < room and needed < len(order):
-        total += int(cached.nbytes[order[needed]])
-        needed += 1
-    enough = total >= room
-    mine = policy.worth(new, new_jobs)[0]
-    if not enough or (policy.strict and mine <= worth[order[needed - 1]]):
-        assert len(victims) == 0
-        if not enough:
-            assert rank_victims(policy, cached, jobs, room)[0].tolist() == order, "all that may go"
-        return
-    assert victims.tolist() == order[:needed]
-    assert cached.nbytes[victims].sum() >= room
-    survivors = np.setdiff1d(np.arange(len(cached)), victims)
-    assert np.isfinite(worth[victims]).all()
-    assert not len(survivors) or worth[victims].max() <= worth[survivors].min()
-    ranked, ranked_worth = rank_victims(policy, cached, jobs, room)
-    assert ranked.tolist() == victims.tolist()
-    assert ranked_worth.tolist() == worth[victims].tolist()
+    assert worth.tolist() == [
+        float(policy.worth(entries(row), int(count))[0]) for row, count in zip(rows, jobs, strict=True)
+    ]
+    before = entries(*rows)
+    assert all(np.array_equal(getattr(cached, field), getattr(before, field)) for field in DEFAULTS)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_an_empty_cache_and_no_room_needed(name: str) -> None:
+@given(row=ROW, jobs=st.integers(1, 4))
+@settings(deadline=None, max_examples=60)
+def test_to_be_needed_by_more_jobs_never_costs_a_sample_its_place(
+    name: str, row: dict[str, Any], jobs: int
+) -> None:
+    worth = EVICTIONS[name].worth(entries(row, {**row, "needs": row["needs"] + 1}), jobs)
+    assert worth[0] <= worth[1]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_policy_goes_by_its_name_and_can_judge_nothing(name: str) -> None:
     policy = EVICTIONS[name]
     assert policy.name == name
-    assert len(choose_victims(policy, entries(), newcomer(needs=3), 4, 4, 100)) == 0
-    assert len(choose_victims(policy, entries({"uses": 9}), newcomer(needs=3), 4, 4, 0)) == 0
-
-
-def goes(policy: Eviction, *rows: dict[str, Any], jobs: int = 4, room: int = 1, **new: Any) -> list[int]:
-    """Who goes for a newcomer."""
-    return choose_victims(policy, entries(*rows), newcomer(**new), jobs, jobs, room).tolist()
+    assert policy.worth(entries(), 4).shape == (0,)
 
 
 def test_refcount_evicts_what_fewest_need_for_what_more_need() -> None:
     policy = EVICTIONS["refcount"]
-    cached = ({"needs": 3}, {"needs": 1, "used": 5}, {"needs": 1, "used": 4}, {"needs": 2})
-    assert goes(policy, *cached, needs=2) == [2]
-    assert goes(policy, *cached, needs=1) == [], "for one that no more jobs need, nothing goes"
-    assert goes(policy, *cached, needs=3, room=3 * 562_500) == [2, 1, 3]
-    assert goes(policy, *cached, needs=2, room=3 * 562_500) == [], "one of the three is needed as much"
+    assert order(policy, {"needs": 3}, {"needs": 1}, {"needs": 0}, {"needs": 2}) == [2, 1, 3, 0]
+    assert displaces(policy, {"needs": 1}, needs=2)
+    assert not displaces(policy, {"needs": 1}, needs=1), "for one that no more jobs need, nothing goes"
 
 
 def test_refcount_beyond_sixty_four_jobs() -> None:
-    assert goes(EVICTIONS["refcount"], {"needs": 70}, {"needs": 65}, needs=66, jobs=80) == [1]
+    policy = EVICTIONS["refcount"]
+    assert order(policy, {"needs": 70}, {"needs": 65}, jobs=80) == [1, 0]
+    assert displaces(policy, {"needs": 65}, jobs=80, needs=66)
 
 
 def test_uses_evicts_exactly_what_every_job_had() -> None:
     policy = EVICTIONS["uses"]
-    cached = ({"uses": 3}, {"uses": 4, "used": 2}, {"uses": 5, "used": 1}, {"uses": 0})
-    assert goes(policy, *cached) == [2]
-    assert goes(policy, *cached, room=2 * 562_500) == [2, 1]
-    assert goes(policy, *cached, room=2 * 562_500 + 1) == []
-    assert goes(policy, *cached, jobs=6) == []
-    assert goes(policy, *cached, jobs=3, room=3 * 562_500) == [0, 2, 1], "a job left: the threshold fell"
-    assert goes(policy, {"uses": 0}, jobs=0) == [0], "nobody uses the shelf"
+    cached = ({"uses": 3}, {"uses": 4}, {"uses": 5}, {"uses": 0})
+    assert order(policy, *cached) == [1, 2]
+    assert order(policy, *cached, jobs=6) == []
+    assert order(policy, *cached, jobs=3) == [0, 1, 2], "a job left: the threshold fell"
+    assert order(policy, {"uses": 0}, jobs=0) == [0], "nobody uses the shelf"
+    assert displaces(policy, {"uses": 4, "needs": 3}), "whoever comes"
+    assert not displaces(policy, {"uses": 3}, needs=4)
 
 
 def test_none_evicts_nothing() -> None:
-    assert goes(EVICTIONS["none"], {}, {"uses": 100}, needs=100) == []
+    assert order(EVICTIONS["none"], {}, {"uses": 100}) == []
+    assert not displaces(EVICTIONS["none"], {"uses": 100}, needs=100)
 
 
-def test_lru_and_fifo() -> None:
+@pytest.mark.parametrize(("name", "gone"), [("lru", [1, 2, 0]), ("fifo", [0, 1, 2])])
+def test_lru_and_fifo(name: str, gone: list[int]) -> None:
     cached = ({"admitted": 1, "used": 9}, {"admitted": 2, "used": 2}, {"admitted": 3, "used": 4})
-    assert goes(EVICTIONS["lru"], *cached, room=2 * 562_500) == [1, 2]
-    assert goes(EVICTIONS["fifo"], *cached, room=2 * 562_500) == [0, 1]
+    assert order(EVICTIONS[name], *cached) == gone
+    assert displaces(EVICTIONS[name], cached[0] | {"needs": 4}), "the new always comes in"
 
 
-@given(st.lists(st.integers(0, 1), min_size=1, max_size=20))
-def test_auto_keeps_what_is_there_for_a_single_job(needs: list[int]) -> None:
+@given(need=st.integers(0, 1))
+def test_auto_keeps_what_is_there_for_a_single_job(need: int) -> None:
     """The job has just used the newcomer, and will use each decoded sample once an epoch: an exchange is no gain."""
-    assert goes(EVICTIONS["auto"], *({"needs": need} for need in needs), jobs=1, needs=0) == []
+    assert not displaces(EVICTIONS["auto"], {"needs": need}, jobs=1, needs=0)
 
 
 def test_auto_evicts_what_nobody_needs_for_a_decoded_sample_that_others_need() -> None:
-    cached = ({"needs": 1}, {"needs": 0}, {"needs": 3})
-    assert goes(EVICTIONS["auto"], *cached, needs=3) == [1]
-    assert goes(EVICTIONS["auto"], *cached, needs=3, room=2 * 562_500) == [1, 0]
-    assert goes(EVICTIONS["auto"], *cached, needs=3, room=3 * 562_500) == [], "no more than what must go"
-    assert goes(EVICTIONS["auto"], *cached, needs=0) == []
+    auto = EVICTIONS["auto"]
+    assert order(auto, {"needs": 1}, {"needs": 0}, {"needs": 3}) == [1, 0, 2]
+    assert displaces(auto, {"needs": 0}, needs=3)
+    assert displaces(auto, {"needs": 1}, needs=3)
+    assert not displaces(auto, {"needs": 3}, needs=3)
+    assert not displaces(auto, {"needs": 0}, needs=0)
 
 
 def test_auto_weighs_an_augmented_sample_by_who_still_needs_it() -> None:
     auto = EVICTIONS["auto"]
-    assert goes(auto, {"needs": 0}, **AUGMENTED, needs=1, room=150_528) == [0]
-    assert goes(auto, {"needs": 0}, **AUGMENTED, needs=0, room=150_528) == [], "it is of no use to anybody"
-    assert goes(auto, {"needs": 4}, **AUGMENTED, needs=1, room=150_528) == []
-    spent = {**AUGMENTED, "needs": 0}
-    assert goes(auto, {"needs": 0}, spent, needs=0, room=150_528) == [1], (
-        "a spent one goes for any decoded one"
-    )
+    assert displaces(auto, {"needs": 0}, **AUGMENTED, needs=1)
+    assert not displaces(auto, {"needs": 0}, **AUGMENTED, needs=0), "it is of no use to anybody"
+    assert not displaces(auto, {"needs": 4}, **AUGMENTED, needs=1)
+    assert displaces(auto, {**AUGMENTED, "needs": 0}, needs=0), "a spent one goes for any decoded one"
 
 
 def test_auto_prefers_what_is_small_and_dear() -> None:
     cached = ({"nbytes": 1000}, {"nbytes": 4000}, {"nbytes": 2000, "saves": 100.0})
-    assert goes(EVICTIONS["auto"], *cached, needs=1, nbytes=1000, room=2000) == [2]
-    assert goes(EVICTIONS["auto"], *cached, needs=1, nbytes=1000, room=2001) == [2, 1]
+    assert order(EVICTIONS["auto"], *cached) == [2, 1, 0]

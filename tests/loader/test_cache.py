@@ -95,7 +95,7 @@ def test_a_cache_that_fits_a_part_holds_exactly_that_part(num_workers, fitting, 
             stats = loader.stats()
             assert stats.hits + stats.fetched_samples == stats.samples == 150
             assert stats.hits == 2 * fitting
-            assert stats.fetched_samples == source.reads.sum() == 150 - 2 * fitting
+            assert stats.misses == stats.fetched_samples == source.reads.sum() == 150 - 2 * fitting
             assert stats.hit_rate == pytest.approx(2 * fitting / 150)
 
 

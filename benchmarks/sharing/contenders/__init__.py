@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from importlib import import_module
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
+from benchmarks.common import contenders
+from benchmarks.common.contenders import Setup
 from benchmarks.single.contenders import BY_NAME as SINGLE
-from benchmarks.single.contenders import Setup
 
 
 class Counts(NamedTuple):
@@ -20,35 +20,24 @@ class Counts(NamedTuple):
     decoded: int
     """Samples that this job's processes decoded, whoever they were for."""
     hits: int
-    """Samples delivered to this job that entered from a cache."""
+    """Samples of this job that entered from a cache."""
+    misses: int
+    """Those that were looked for in the cache and entered from no form of it."""
 
 
-class Contender(Protocol):
+class Contender(contenders.Contender, Protocol):
     """One job's loader, constructed and ready to be iterated."""
-
-    def epoch(self, number: int) -> Iterator[int]:
-        """One epoch; yields the number of images of each batch as it arrives, and keeps none."""
-        ...
 
     def counts(self, images: int) -> Counts:
         """What was decoded and found so far; ``images`` were delivered."""
         ...
 
-    def close(self) -> None:
-        """End workers and threads."""
-        ...
-
 
 @dataclass(frozen=True)
-class Entry:
-    """One measured set-up."""
+class Entry(contenders.Entry):
+    """One measured set-up. Its target opens a job's loader, or is the name of one of the single-job benchmark."""
 
-    name: str
-    label: str
-    environment: str
-    target: str
-    """``module:function`` that opens a job's loader, or the name of one of the single-job benchmark."""
-    distributions: tuple[str, ...] = ()
+    package: ClassVar[str] = __name__
     options: dict[str, Any] = field(default_factory=dict)
     decodes: float = 1.0
     """Decodes per delivered image of a single-job peer; those that are not peers count for themselves."""
@@ -64,27 +53,24 @@ class Entry:
     stall_s: float = 90.0
     """With no batch anywhere for so long, the run is given up."""
 
+    @property
+    def _peer(self) -> bool:
+        return ":" not in self.target
+
+    def load(self) -> Any:
+        """See ``contenders.Entry``."""
+        return SINGLE[self.target].load() if self._peer else super().load()
+
     def open(self, setup: Setup, number: int, options: dict[str, Any]) -> Contender:
         """Open the loader of job ``number``."""
-        if ":" not in self.target:
-            return _Peer(SINGLE[self.target].load()(setup), self.decodes)
-        opened: Contender = _find(self.target)(setup, number, {**self.options, **options})
+        if self._peer:
+            return _Peer(self.load()(setup), self.decodes)
+        opened: Contender = self.load()(setup, number, {**self.options, **options})
         return opened
 
     def produce(self, setup: Setup, options: dict[str, Any], tell: Callable[[int], None]) -> None:
         """Be the process that runs beside the jobs, until it is ended; tells how many samples it decoded."""
-        _find(self.producer)(setup, {**self.options, **options}, tell)
-
-    def imports(self) -> Any:
-        """Import what the contender needs; returns the module."""
-        opener = _find(self.target) if ":" in self.target else SINGLE[self.target].load()
-        return import_module(opener.__module__)
-
-    def prepare(self, setup: Setup) -> None:
-        """Make the files that the contender reads, where it has such."""
-        step = getattr(self.imports(), "prepare", None)
-        if step is not None:
-            step(setup)
+        self.find(self.producer)(setup, {**self.options, **options}, tell)
 
 
 class _Peer:
@@ -99,16 +85,11 @@ class _Peer:
 
     def counts(self, images: int) -> Counts:
         """By construction."""
-        return Counts(round(images * self.decodes), 0)
+        return Counts(round(images * self.decodes), 0, 0)
 
     def close(self) -> None:
         """End it."""
         self.loader.close()
-
-
-def _find(target: str) -> Any:
-    module, function = target.split(":")
-    return getattr(import_module(f"benchmarks.sharing.contenders.{module}"), function)
 
 
 SAMPLINGS = ("uniform", "opportunistic", "dependent", "auto")

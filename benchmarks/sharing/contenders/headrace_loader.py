@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.common.contenders import Iterated, Setup
 from benchmarks.sharing.contenders import Counts
-from benchmarks.single.contenders import Setup, touch
+from benchmarks.single.contenders import headrace_loader as single
 
 import headrace as hr
 from headrace import DataLoader
 
 
-class HeadraceLoader:
+class HeadraceLoader(Iterated):
     """One job's DataLoader. The number of workers is headrace's own choice."""
 
     def __init__(self, recipe: hr.Recipe, setup: Setup, **options: Any) -> None:
-        self.loader: Any = DataLoader(recipe, batch_size=setup.batch, shuffle=True, **options)
-
-    def epoch(self, number: int) -> Iterator[int]:
-        """One epoch."""
-        for images, _labels in self.loader:
-            yield touch(images)
+        self.loader = DataLoader(recipe, batch_size=setup.batch, shuffle=True, **options)
 
     def counts(self, images: int) -> Counts:
         """What the loader says of itself."""
         stats = self.loader.stats()
-        return Counts(stats.decoded, stats.hits)
+        return Counts(stats.decoded, stats.hits, stats.misses)
 
     def close(self) -> None:
         """End the workers."""
@@ -38,21 +33,14 @@ def recipe(setup: Setup, options: dict[str, Any]) -> hr.Recipe:
 
     ``part`` takes a stretch of the photos, in shares of all of them; ``scale`` and ``flip`` augment otherwise.
     """
+    source = None
     if "part" in options:
         # Names sort by class first, so a stretch of them would be one of classes; any stretch will do.
         paths, labels = setup.samples()
         low, high = (round(share * len(paths)) for share in options["part"])
         source = hr.files(paths[low:high], labels[low:high])
-    else:
-        source = hr.folder(str(setup.photos))
-    return hr.Recipe(
-        source=source,
-        decode=hr.image.decode(),
-        augment=[
-            hr.image.random_resized_crop(setup.size, scale=tuple(options.get("scale", (0.08, 1.0)))),
-            hr.image.horizontal_flip(options.get("flip", 0.5)),
-        ],
-    )
+    scale, flip = tuple(options.get("scale", (0.08, 1.0))), options.get("flip", 0.5)
+    return single.recipe(setup, source, scale, flip)
 
 
 def open_alone(setup: Setup, number: int, options: dict[str, Any]) -> HeadraceLoader:

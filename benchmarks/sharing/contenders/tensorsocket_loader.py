@@ -17,11 +17,10 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import torch.multiprocessing
+from benchmarks.common.contenders import Iterated, Setup
 from benchmarks.sharing.contenders import Counts
-from benchmarks.single.contenders import Setup, touch
-from benchmarks.single.contenders.datasets import OpenCVPhotos, one_thread
+from benchmarks.single.contenders.torch_loader import open_opencv
 from tensorsocket import TensorConsumer, TensorProducer
-from torch.utils.data import DataLoader
 
 
 def _share(data: tuple[Any, ...]) -> bytes:
@@ -47,21 +46,16 @@ def _packs(options: dict[str, Any]) -> bool:
     return True
 
 
-class Consumer:
-    """A job that is fed."""
+class Consumer(Iterated):
+    """A job that is fed; the producer ends its epochs."""
 
     def __init__(self, setup: Setup, options: dict[str, Any]) -> None:
         more = {"unpack_fn": _unshare} if _packs(options) else {}
-        self.consumer = TensorConsumer(batch_size=setup.batch, **_ports(options), **more)
-
-    def epoch(self, number: int) -> Iterator[int]:
-        """One epoch, which the producer ends."""
-        for images, _labels in self.consumer:
-            yield touch(images)
+        self.loader = TensorConsumer(batch_size=setup.batch, **_ports(options), **more)
 
     def counts(self, images: int) -> Counts:
         """Consumers decode nothing; the producer counts."""
-        return Counts(0, 0)
+        return Counts(0, 0, 0)
 
     def close(self) -> None:
         """Threads end with the process."""
@@ -90,15 +84,7 @@ class Counted:
 
 def produce(setup: Setup, options: dict[str, Any], tell: Callable[[int], None]) -> None:
     """Load and broadcast until the process is ended."""
-    loader = DataLoader(
-        OpenCVPhotos(setup),
-        batch_size=setup.batch,
-        shuffle=True,
-        drop_last=True,
-        num_workers=setup.workers,
-        persistent_workers=True,
-        worker_init_fn=one_thread,
-    )
+    loader = open_opencv(setup).loader
     more = {"pack_fn": _share} if _packs(options) else {}
     producer = TensorProducer(
         Counted(loader, tell), producer_batch_size=options["together"], **_ports(options), **more

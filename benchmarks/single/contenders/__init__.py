@@ -2,66 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
-from pathlib import Path
-from typing import Any, Protocol
+from typing import ClassVar
+
+from benchmarks.common import contenders
 
 
 @dataclass(frozen=True)
-class Setup:
-    """The work that every contender does."""
+class Entry(contenders.Entry):
+    """One measured set-up."""
 
-    photos: Path
-    """Folder of class folders of JPEG files."""
-    data: Path
-    """Where prepared files of other formats lie."""
-    batch: int = 128
-    size: int = 224
-    workers: int = 2
-    seed: int = 1
-
-    def samples(self) -> tuple[list[str], list[int]]:
-        """Paths and labels, in the order that a folder dataset gives them."""
-        classes = sorted(entry for entry in self.photos.iterdir() if entry.is_dir())
-        pairs = [
-            (str(path), label) for label, entry in enumerate(classes) for path in sorted(entry.glob("*.jpg"))
-        ]
-        return [path for path, _ in pairs], [label for _, label in pairs]
-
-
-class Contender(Protocol):
-    """A loader, constructed and ready to be iterated."""
-
-    def epoch(self, number: int) -> Iterator[int]:
-        """One epoch; yields the number of images of each batch as it arrives, and keeps none."""
-        ...
-
-    def close(self) -> None:
-        """End workers and threads."""
-        ...
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One measured set-up: ``module:function`` opens it, in the environment named."""
-
-    name: str
-    label: str
-    environment: str
-    target: str
-    distributions: tuple[str, ...] = ()
+    package: ClassVar[str] = __name__
     loads: bool = True
     """Whether it hands batches to a consumer; the bare loops do not."""
     fills: int = 1
     """Epochs before the later ones. A cache takes more than one: incomplete batches are dropped, so each epoch
     leaves a few samples out, and those are first seen in a following one."""
-
-    def load(self) -> Any:
-        """The function that opens it: ``(Setup) -> Contender``. Imports what the contender needs."""
-        module, function = self.target.split(":")
-        return getattr(import_module(f"benchmarks.single.contenders.{module}"), function)
 
 
 _TORCH, _SPDL, _DALI, _FFCV = (
@@ -93,11 +49,3 @@ ENTRIES = (
     Entry("bare-arrays", "bare: resize of arrays in RAM", "headrace", "bare:open_arrays", _BARE, loads=False),
 )
 BY_NAME = {entry.name: entry for entry in ENTRIES}
-
-
-def touch(images: Any) -> int:
-    """What a consumer does at least: look at the shape, and at a pixel of the last image."""
-    count = int(images.shape[0])
-    if int(images[-1][0, 0, 0]) < 0:
-        raise AssertionError("a uint8 pixel is never negative")
-    return count

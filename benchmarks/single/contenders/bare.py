@@ -23,8 +23,8 @@ from pathlib import Path
 import cv2
 import numpy as np
 import simplejpeg
+from benchmarks.common.contenders import Setup
 from benchmarks.common.crops import Box, draw_box
-from benchmarks.single.contenders import Setup
 from numpy.typing import NDArray
 
 Image = NDArray[np.uint8]

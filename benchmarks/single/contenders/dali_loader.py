@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from benchmarks.single.contenders import Setup, touch
+from benchmarks.common.contenders import Setup, touch
 from nvidia.dali import fn, pipeline_def, types
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import cv2
 import numpy as np
 import torch
+from benchmarks.common.contenders import Setup
 from benchmarks.common.crops import draw_box
-from benchmarks.single.contenders import Setup
 from benchmarks.single.contenders.jpeg import Decoder
 from PIL import Image
 from torch.utils.data import Dataset

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.contenders import Iterated, Setup
 from benchmarks.common.photos import QUALITY
-from benchmarks.single.contenders import Setup, touch
 from ffcv.fields import IntField, RGBImageField
 from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
 from ffcv.loader import Loader, OrderOption
@@ -48,7 +47,7 @@ def prepare(setup: Setup) -> None:
         partial.rename(path)
 
 
-class FfcvLoader:
+class FfcvLoader(Iterated):
     """FFCV's loader over one of the files, mapped from the page cache."""
 
     def __init__(self, setup: Setup, mode: str) -> None:
@@ -67,15 +66,6 @@ class FfcvLoader:
             seed=setup.seed,
             pipelines={"image": images, "label": [IntDecoder(), ToTensor()]},
         )
-
-    def epoch(self, number: int) -> Iterator[int]:
-        """One epoch."""
-        for images, _labels in self.loader:
-            yield touch(images)
-
-    def close(self) -> None:
-        """End the threads."""
-        del self.loader
 
 
 def open_jpeg(setup: Setup) -> FfcvLoader:

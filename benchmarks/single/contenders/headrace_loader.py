@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from benchmarks.single.contenders import Setup, touch
+from benchmarks.common.contenders import Iterated, Setup
 
 import headrace as hr
 from headrace import DataLoader
@@ -15,11 +14,11 @@ CACHE = "3GiB"
 """Room for all photos decoded: 4000 of about 500x375 are 2.1 GiB."""
 
 
-class HeadraceLoader:
+class HeadraceLoader(Iterated):
     """A headrace DataLoader over a recipe or a dataset."""
 
     def __init__(self, dataset: Any, setup: Setup, **options: Any) -> None:
-        self.loader: Any = DataLoader(
+        self.loader = DataLoader(
             dataset,
             batch_size=setup.batch,
             shuffle=True,
@@ -29,22 +28,19 @@ class HeadraceLoader:
         )
         self.notes = {"kernels": kernels.describe()}
 
-    def epoch(self, number: int) -> Iterator[int]:
-        """One epoch."""
-        for images, _labels in self.loader:
-            yield touch(images)
-
     def close(self) -> None:
         """End the workers."""
         self.loader.close()
 
 
-def recipe(setup: Setup) -> hr.Recipe:
-    """The same work as everybody's."""
+def recipe(
+    setup: Setup, source: Any = None, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5
+) -> hr.Recipe:
+    """The same work as everybody's; on another ``source`` than all photos, or augmented otherwise, where asked."""
     return hr.Recipe(
-        source=hr.folder(str(setup.photos)),
+        source=hr.folder(str(setup.photos)) if source is None else source,
         decode=hr.image.decode(),
-        augment=[hr.image.random_resized_crop(setup.size), hr.image.horizontal_flip()],
+        augment=[hr.image.random_resized_crop(setup.size, scale=scale), hr.image.horizontal_flip(flip)],
     )
 
 

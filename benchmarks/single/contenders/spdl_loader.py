@@ -12,8 +12,8 @@ from typing import Any
 
 import cv2
 import numpy as np
+from benchmarks.common.contenders import Setup, touch
 from benchmarks.common.crops import draw_box
-from benchmarks.single.contenders import Setup, touch
 from benchmarks.single.contenders.jpeg import Decoder
 from spdl.pipeline import PipelineBuilder
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from benchmarks.single.contenders import Setup, touch
+from benchmarks.common.contenders import Iterated, Setup
 from benchmarks.single.contenders.datasets import OpenCVPhotos, PILPhotos, one_thread
 from torch.utils.data import DataLoader
 
 
-class TorchLoader:
+class TorchLoader(Iterated):
     """A DataLoader over one of the datasets."""
 
     def __init__(self, dataset: OpenCVPhotos, setup: Setup) -> None:
@@ -22,15 +20,6 @@ class TorchLoader:
             persistent_workers=True,
             worker_init_fn=one_thread,
         )
-
-    def epoch(self, number: int) -> Iterator[int]:
-        """One epoch."""
-        for images, _labels in self.loader:
-            yield touch(images)
-
-    def close(self) -> None:
-        """End the workers."""
-        del self.loader
 
 
 def open_pil(setup: Setup) -> TorchLoader:

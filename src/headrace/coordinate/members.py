@@ -129,10 +129,7 @@ class Job:
 
     def share(self, epoch: Epoch, rank: int, step: int) -> Ids:
         """A rank's part of a step."""
-        part = epoch.steps[step]
-        if len(part) < self.world_size:
-            part = np.resize(part, self.world_size)
-        return part[rank :: self.world_size]
+        return self.geometry.part(epoch.steps[step], rank)
 
     def next_count(self, epoch: Epoch) -> int:
         """Samples of the next step to be drawn, over all ranks; 0 at the end of the epoch."""

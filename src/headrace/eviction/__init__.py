@@ -1,4 +1,4 @@
-"""What has to go when the cache is full. One policy, one file; all pure and without state."""
+"""What cached samples are worth, so what has to go when the cache is full. One policy, one file; all pure."""
 
 from headrace.eviction.auto import Auto
 from headrace.eviction.fifo import FirstInFirstOut
@@ -7,7 +7,6 @@ from headrace.eviction.none import NoEviction
 from headrace.eviction.policy import Entries, Eviction, Jobs
 from headrace.eviction.refcount import RefCount
 from headrace.eviction.uses import Uses
-from headrace.eviction.victims import choose_victims, rank_victims
 
 EVICTIONS: dict[str, Eviction] = {
     policy.name: policy
@@ -26,6 +25,4 @@ __all__ = [
     "NoEviction",
     "RefCount",
     "Uses",
-    "choose_victims",
-    "rank_victims",
 ]

@@ -33,19 +33,6 @@ class Entries:
     def __len__(self) -> int:
         return len(self.nbytes)
 
-    @classmethod
-    def one(cls, *, needs: int, now: int, nbytes: int, saves: float, lasting: bool) -> Entries:
-        """A newcomer that would be admitted at ``now``."""
-        return cls(
-            needs=np.array([needs], np.int64),
-            uses=np.zeros(1, np.int64),
-            admitted=np.array([now], np.int64),
-            used=np.array([now], np.int64),
-            nbytes=np.array([nbytes], np.int64),
-            saves=np.array([saves], np.float64),
-            lasting=np.array([lasting], np.bool_),
-        )
-
 
 class Eviction(Protocol):
     """Says what each cached sample is worth. Keeps no state: all it goes by is in the entries."""

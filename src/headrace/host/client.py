@@ -15,7 +15,6 @@ import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,14 +39,13 @@ from headrace.coordinate.protocol import (
     Update,
     decode_reply,
 )
-from headrace.core import random as rnd
-from headrace.core.bits import Bits, choose
+from headrace.core.bits import Bits
 from headrace.core.errors import HostGone, HostUnavailable, ProtocolError
 from headrace.core.forms import Form
 from headrace.engine import wire
 from headrace.host import runtime
 from headrace.host.control import ask, greet
-from headrace.sampling import Geometry
+from headrace.host.shared_draw import Ids, SharedDraw, draw_alone
 
 _AHEAD = 1
 """Draws that are asked for before they are needed. More would only lock more of the cache."""
@@ -55,36 +53,6 @@ _STEPS = 64
 """Steps that a rank remembers for the other ranks of its job, in case their host dies."""
 _PATIENCE = 20.0
 """Seconds to wait for a host to answer, or to start."""
-
-Ids = NDArray[np.int64]
-
-
-@dataclass(eq=False)
-class SharedDraw:
-    """One batch of a job that shares: its samples, and how each enters."""
-
-    epoch: int
-    step: int
-    indices: Ids
-    position: int
-    """Samples of the epoch that are given out once every rank has this batch."""
-    last: bool
-    ticket: int
-    instance: int
-    randomness: tuple[int, int] | None
-    forms: NDArray[np.uint8]
-    offsets: Ids
-    lengths: Ids
-    keep: NDArray[np.uint8]
-    grants: Ids
-    waits: int
-    whole: Ids
-    """The samples of the whole step, over all ranks."""
-    copies: int = 0
-    """Rows at the front that only have to be copied."""
-    keys: bytes = b""
-    given: Any = None
-    """What the job itself drew, where it does."""
 
 
 class SharedClient:
@@ -303,7 +271,8 @@ class SharedClient:
     def _take_in(self, reply: Reply) -> None:
         if isinstance(reply, Drawn):
             if self._asked and reply.epoch == self._epoch:
-                self._note(self._read(reply))
+                _, given = self._asked.popleft()
+                self._note(SharedDraw.read(reply, given, self.instance))
             else:
                 count = len(reply.indices) // 8  # of an epoch that was left
                 self.give_up(reply.ticket, self.instance, 0, count)
@@ -314,12 +283,7 @@ class SharedClient:
         elif isinstance(reply, Update):
             drawn = self._waiting.pop(reply.ticket, None)
             if drawn is not None:
-                rest = slice(drawn.waits, None)
-                drawn.forms[rest] = np.frombuffer(reply.forms, np.uint8)
-                drawn.offsets[rest] = np.frombuffer(reply.offsets, np.int64)
-                drawn.lengths[rest] = np.frombuffer(reply.lengths, np.int64)
-                drawn.keep[rest] = np.frombuffer(reply.keep, np.uint8)
-                drawn.grants = np.concatenate([drawn.grants, _grants(reply.grants)])
+                drawn.update(reply)
                 self._go_on(drawn)
         elif isinstance(reply, Refused):
             raise HostUnavailable(reply.reason)
@@ -328,29 +292,6 @@ class SharedClient:
         """The rest of a draw need not wait any more, whether its batch is being prepared or still to be begun."""
         drawn.waits = len(drawn.indices)
         self.updates.append(drawn)
-
-    def _read(self, reply: Drawn) -> SharedDraw:
-        _, given = self._asked.popleft()
-        indices = np.frombuffer(reply.indices, np.int64)
-        return SharedDraw(
-            epoch=reply.epoch,
-            step=reply.step if given is None else given.step,
-            indices=indices,
-            position=reply.given if given is None else given.position,
-            last=reply.last if given is None else getattr(given, "last", False),
-            ticket=reply.ticket,
-            instance=self.instance,
-            randomness=(reply.seed, reply.key) if given is None else None,
-            forms=np.frombuffer(reply.forms, np.uint8).copy(),
-            offsets=np.frombuffer(reply.offsets, np.int64).copy(),
-            lengths=np.frombuffer(reply.lengths, np.int64).copy(),
-            keep=np.frombuffer(reply.keep, np.uint8).copy(),
-            grants=_grants(reply.grants),
-            waits=reply.waits,
-            whole=np.frombuffer(reply.whole, np.int64) if reply.whole else indices,
-            keys=b"" if given is None else getattr(given, "keys", b""),
-            given=given,
-        )
 
     def _note(self, drawn: SharedDraw) -> None:
         self._drawn.append(drawn)
@@ -367,48 +308,17 @@ class SharedClient:
                 self._steps.pop(drawn.step - _STEPS, None)
 
     def _draw_alone(self) -> None:
-        """Draw as the host would, from what this job has not got."""
+        """Draw what was asked for without a host."""
         _, given = self._asked.popleft()
         if given is not None:
-            self._note(self._plain(given.indices, given.step, given.position, given))
+            self._note(SharedDraw.alone(self._epoch, given.step, given.indices, given.position, given))
             return
-        left = Bits.full(self._join.samples) - self._given
-        total = left.count()
-        geometry = Geometry(self._join.batch_size, 0, 1, self._join.drop_last)
-        if self._join.world_size > 1:
-            raise HostUnavailable(
-                "the shared host is gone, and the ranks of a job need one to agree on samples"
-            )
-        if geometry.steps(total) == 0:
+        drawn = draw_alone(self._join, self._given, self.instance, self._epoch, self._step)
+        if drawn is None:
             self._over = True
             self._asked.clear()
-            return
-        stop = geometry.cut(total, 0)[1]
-        ids = choose(left.words, stop, rnd.key(self.instance, self._epoch, self._step))
-        drawn = self._plain(ids, self._step, self._given.count() + stop, None)
-        drawn.randomness = (self.instance & ((1 << 63) - 1), (1 << 40) + self._epoch)
-        self._note(drawn)
-
-    def _plain(self, indices: Ids, step: int, position: int, given: Any) -> SharedDraw:
-        count = len(indices)
-        return SharedDraw(
-            epoch=self._epoch,
-            step=step,
-            indices=indices,
-            position=position,
-            last=False,
-            ticket=-1,
-            instance=0,
-            randomness=None,
-            forms=np.zeros(count, np.uint8),
-            offsets=np.full(count, -1, np.int64),
-            lengths=np.zeros(count, np.int64),
-            keep=np.zeros(count, np.uint8),
-            grants=np.zeros((0, 4), np.int64),
-            waits=count,
-            whole=indices,
-            given=given,
-        )
+        else:
+            self._note(drawn)
 
     def give_up(self, ticket: int, instance: int, first: int, count: int) -> None:
         """Rows of a draw will not be prepared."""
@@ -421,7 +331,3 @@ class SharedClient:
             with contextlib.suppress(OSError):
                 self._sock.close()
             self._sock = None
-
-
-def _grants(data: bytes) -> Ids:
-    return np.frombuffer(data, np.int64).reshape(-1, 4)

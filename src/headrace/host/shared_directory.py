@@ -6,7 +6,8 @@ import numpy as np
 
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.forms import CACHEABLE, Form
-from headrace.host.client import SharedClient, SharedDraw
+from headrace.host.client import SharedClient
+from headrace.host.shared_draw import SharedDraw
 
 
 class SharedDirectory:

@@ -9,10 +9,10 @@ from typing import Any
 
 from headrace.core.errors import OptionError
 from headrace.core.forms import Form
-from headrace.core.memory import available_memory, total_memory
+from headrace.core.memory import available_memory, total_memory, usable_cpus
 from headrace.core.sizes import parse_size, show_size
 from headrace.eviction import EVICTIONS
-from headrace.planning import split_budget
+from headrace.planning import split_budget, staff
 from headrace.sampling import SAMPLERS
 
 ON_ERROR = ("raise", "skip", "substitute")
@@ -44,6 +44,7 @@ class Options:
 def read_options(
     *,
     samples: int | None,
+    described: bool,
     cache: Any,
     split: Sequence[float] | str | None,
     seed: int | None,
@@ -52,12 +53,27 @@ def read_options(
     find_rank: bool,
     on_error: str,
     error_budget: int | float,
-    share: bool = False,
-    ordered: bool = False,
-    sampling: str | None = None,
-    eviction: str | None = None,
+    share: bool,
+    sampler: bool,
+    ordered: bool,
+    sampling: str | None,
+    eviction: str | None,
 ) -> Options:
-    """Check and complete headrace's own parameters. ``ordered``: the order of samples is given."""
+    """Check and complete headrace's own parameters.
+
+    ``described``: samples are prepared by a recipe. ``sampler``: the user gave one. ``ordered``: the order of
+    samples is given.
+    """
+    if not described and parse_size(cache, total=1 << 40):
+        raise OptionError(
+            "cache= needs a recipe: what a dataset's __getitem__ returns may be random, so it cannot be kept. "
+            "Describe the data as a headrace.Recipe to cache it (docs/recipes.md)."
+        )
+    if not described and share:
+        raise OptionError(
+            "share=True needs a recipe: what a dataset's __getitem__ does cannot be told from outside, so it "
+            "cannot be shared. Describe the data as a headrace.Recipe (docs/recipes.md)."
+        )
     budget = parse_size(cache, total=total_memory())
     available = available_memory()
     if share and cache is None:
@@ -92,6 +108,8 @@ def read_options(
     if split is not None and not isinstance(split, str):
         encoded, decoded, augmented = (float(part) for part in split)
         given = (encoded, decoded, augmented)
+    if world_size > 1 and sampler:
+        raise OptionError("rank= and world_size= share out headrace's own order; a sampler shares by itself")
     return Options(
         budgets, seed, rank, world_size, on_error, error_budget, share, sampling, eviction or "auto", given
     )
@@ -123,11 +141,22 @@ def _all_here(world_size: int) -> bool:
     return local == str(world_size)
 
 
-def wants_sharing(share: bool | None) -> bool:
-    """Whether a loader shares: as it was told, else as the environment says."""
+def wants_sharing(share: bool | None, described: bool) -> bool:
+    """Whether a loader shares: as it was told, else as the environment says for all that have a recipe."""
     if share is None:
-        return os.environ.get("HEADRACE_SHARE", "") not in ("", "0", "false", "no")
+        return described and os.environ.get("HEADRACE_SHARE", "") not in ("", "0", "false", "no")
     return share
+
+
+def count_workers(num_workers: int | str | None, *, choose: bool) -> int:
+    """The number of worker processes: as given, else chosen where ``choose`` or ``"auto"`` says so, else 0."""
+    if num_workers is None:
+        num_workers = "auto" if choose else 0
+    if num_workers == "auto":
+        return staff(usable_cpus()).processes
+    if not isinstance(num_workers, int):
+        raise TypeError(f'num_workers={num_workers!r}; write a number, or "auto"')
+    return num_workers
 
 
 def _place(rank: int | None, world_size: int | None, find: bool) -> tuple[int, int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.core.forms import CACHEABLE
+from headrace.core.forms import CACHEABLE, Form
 from headrace.core.sizes import show_size
 from headrace.host.base import Host
 
@@ -43,6 +43,8 @@ class Stats(msgspec.Struct, frozen=True):
     """Samples decoded by this loader's workers, also for other jobs that share."""
     shared: bool = False
     """Whether draws and cache are those of a shared host (``headrace status`` tells more)."""
+    misses: int = 0
+    """Samples that were in the cache in no form when their order was made; as ``hits``, where there is a cache."""
     takeovers: int = 0
     """Shared hosts that were lost and replaced."""
     cache: dict[str, FormStats] = msgspec.field(
@@ -124,6 +126,7 @@ def snapshot(host: Host, mine: dict[str, Any]) -> Stats:
         shared=host.shared is not None,
         takeovers=host.shared.takeovers if host.shared is not None else 0,
         cache=cache,
+        misses=directory.hits[Form.NONE],
         restarts=host.totals.restarts,
         slots=slots.count,
         leased=slots.leased,

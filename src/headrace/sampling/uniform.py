@@ -54,7 +54,7 @@ class Geometry:
 
         All steps are full but the last ones. Were the last step smaller than the number of ranks, the step
         before gives up as many samples as make it reach: every rank then has one in each step. Only where
-        that cannot be (batches of one, or fewer samples than ranks) does ``share`` repeat samples.
+        that cannot be (batches of one, or fewer samples than ranks) does ``part`` repeat samples.
         """
         per_step = self.batch_size * self.world_size
         steps = self.steps(samples)
@@ -71,10 +71,13 @@ class Geometry:
     def share(self, order: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], int]:
         """This rank's samples in ``step``, and how many of ``order`` are gone after it over all ranks."""
         start, stop = self.cut(len(order), step)
-        part = order[start:stop]
-        if len(part) < self.world_size:
-            part = np.resize(part, self.world_size)
-        return part[self.rank :: self.world_size], stop
+        return self.part(order[start:stop], self.rank), stop
+
+    def part(self, samples: NDArray[np.int64], rank: int) -> NDArray[np.int64]:
+        """What ``rank`` gets of a step's samples; fewer than there are ranks are repeated."""
+        if len(samples) < self.world_size:
+            samples = np.resize(samples, self.world_size)
+        return samples[rank :: self.world_size]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,97 @@
+"""Which session prepares a loader's batches: it follows from the dataset, the workers and whether it shares."""
+
+from __future__ import annotations
+
+import multiprocessing
+from typing import TYPE_CHECKING, Any
+
+from headrace.loader.dataset_sessions import (
+    InlineIterableSession,
+    InlineSession,
+    IterableSession,
+    ObjectSession,
+)
+from headrace.loader.objects import ObjectTask
+from headrace.loader.pinning import wants_pinning
+from headrace.loader.recipe_session import RecipeSession
+from headrace.loader.sessions import Session
+from headrace.loader.sharing import Sharing
+from headrace.loader.state import LoaderState
+from headrace.recipes.recipe import Recipe
+
+if TYPE_CHECKING:
+    from headrace.loader.dataloader import DataLoader
+
+
+def choose_session(loader: DataLoader[Any], seed: int, resume: LoaderState | None) -> Session:
+    """A new session of ``loader``; an iterable dataset's goes on from ``resume``."""
+    pin = wants_pinning(loader.pin_memory, loader.pin_memory_device)
+    common: dict[str, Any] = {
+        "in_order": loader._in_order,
+        "context": loader.multiprocessing_context or multiprocessing.get_context(),
+        "book": loader._book,
+        "pin": pin,
+    }
+    if loader._recipe is not None:
+        return _recipe_session(loader, loader._recipe, seed, common)
+    if loader.num_workers == 0:
+        return _inline_session(loader, resume, pin)
+    task = ObjectTask(
+        dataset=loader.dataset,
+        collate_fn=loader.collate_fn,
+        auto_collation=loader._auto_collation,
+        batch_size=loader.batch_size,
+        drop_last=loader.drop_last,
+        on_error=loader._options.on_error,
+        num_workers=loader.num_workers,
+        base_seed=seed,
+        worker_init_fn=loader.worker_init_fn,
+        resume=resume.workers if resume is not None else None,
+    )
+    kind = IterableSession if loader._iterable else ObjectSession
+    factor = 2 if loader.prefetch_factor is None else loader.prefetch_factor
+    return kind(task, ahead=loader.num_workers * factor, **common)
+
+
+def _recipe_session(
+    loader: DataLoader[Any], recipe: Recipe, seed: int, common: dict[str, Any]
+) -> RecipeSession:
+    options, workers, prefetch = loader._options, loader.num_workers, loader._prefetch
+    batch_size = loader.batch_size or 1
+    sharing = None
+    if options.share:
+        sharing = Sharing(
+            recipe,
+            options,
+            batch_size=batch_size,
+            drop_last=loader.drop_last,
+            explicit=not loader._ordering.drawn_by_host,
+        )
+    return RecipeSession(
+        recipe,
+        batch_size=batch_size if loader._auto_collation else None,
+        budgets=options.budgets,
+        num_workers=workers,
+        own_number=loader._own_number,
+        ahead=None if prefetch is None else max(1, workers * prefetch),
+        collate_fn=loader._custom_collate or recipe.collate,
+        worker_init_fn=loader.worker_init_fn,
+        base_seed=seed,
+        sharing=sharing,
+        **common,
+    )
+
+
+def _inline_session(loader: DataLoader[Any], resume: LoaderState | None, pin: bool) -> InlineSession:
+    common: dict[str, Any] = {"auto_collation": loader._auto_collation, "book": loader._book, "pin": pin}
+    if not loader._iterable:
+        return InlineSession(loader.dataset, loader.collate_fn, **common)
+    done = tuple(resume.workers[0]) if resume is not None and resume.workers else (0, None)
+    return InlineIterableSession(
+        loader.dataset,
+        loader.collate_fn,
+        batch_size=loader.batch_size,
+        drop_last=loader.drop_last,
+        resume=(int(done[0]), done[1]),
+        **common,
+    )

@@ -407,7 +407,7 @@ class World:
             assert shelf.bytes == entries[:, 2].sum()
             ranges += [(at, at + aligned(nbytes)) for at, nbytes in entries[:, 1:3].tolist()]
         total = sum(stop - start for start, stop in ranges)
-        assert commons.pool.used == commons.pool.space.used == total
+        assert commons.pool.used == total and len(commons.pool.space) == len(ranges)
         ranges.sort()
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
         assert all(rank.open == 0 for _, rank in commons.ranks.values())

@@ -69,7 +69,7 @@ class Stats(msgspec.Struct, frozen=True):
     @property
     def hit_rate(self) -> float:
         """Share of samples that entered from the cache."""
-        total = self.hits + self.fetched_samples
+        total = self.hits + self.misses
         return self.hits / total if total else 0.0
 
     def __str__(self) -> str:

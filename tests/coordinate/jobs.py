@@ -38,6 +38,11 @@ def unpacked(grants: bytes) -> list[tuple[int, int, int, int]]:
     ]
 
 
+def counted(block: int, nbytes: int) -> int:
+    """What an extent in a block costs: whole pages, as far as the block goes."""
+    return min(block, aligned(nbytes, 4096))
+
+
 def prepared(form: Form, capacity: int) -> int | None:
     """An extent of the usual size, if there is room for it."""
     return BYTES[form] if BYTES[form] <= capacity else None
@@ -399,15 +404,16 @@ class World:
         commons = self.commons
         assert not commons.tickets and not commons._waiting and not commons._orphans
         assert not any(member.work for member in self.members if not member.gone)
-        total, ranges = 0, []
+        ranges = []
         for shelf in commons.pool.shelves.values():
             assert not shelf.pending.count() and not shelf.owner and not shelf.busy
             entries = shelf.entries()
             assert sorted(entries[:, 0].tolist()) == shelf.cached.ids().tolist()
             assert shelf.bytes == entries[:, 2].sum()
             ranges += [(at, at + aligned(nbytes)) for at, nbytes in entries[:, 1:3].tolist()]
-        total = sum(stop - start for start, stop in ranges)
-        assert commons.pool.used == total and len(commons.pool.space) == len(ranges)
+        space = commons.pool.space
+        assert commons.pool.used == sum(counted(space.size_of(at), stop - at) for at, stop in ranges)
+        assert len(space) == len(ranges)
         ranges.sort()
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
         assert all(rank.open == 0 for _, rank in commons.ranks.values())

@@ -24,8 +24,10 @@ _QUEUE = 128
 """Victims found in one look."""
 _MOST = 64
 """Victims that one newcomer may cost."""
-_FADE = 0.9
-"""What remains of an overhead after each epoch, so that it is measured again in the end."""
+_PAGE = 4096
+"""The machine's memory is given out in pages; where they are larger, the budget is kept less exactly."""
+_SLACK = 32
+"""Free memory is not given back for less than this part of the budget."""
 
 
 def _worth_of(victim: tuple[float, Shelf, int]) -> float:
@@ -49,13 +51,12 @@ class Pool:
         self.used = 0
         """Bytes that are filled, or that what was granted is expected to fill."""
         self._needs = needs
-        self._overhead = 0
         self._limits: dict[Form, int] | None = None
         self._used = dict.fromkeys(CACHEABLE, 0)
         self._peak = dict.fromkeys(CACHEABLE, 0)
         self._sizes: dict[int, tuple[Form, int, bool]] = {}
         """Of each block: the form, the bytes that count, and whether it is filled."""
-        self._loose: list[tuple[int, int, int]] | None = None
+        self._loose: list[tuple[int, int, int]] = []
         self._cuts = 0
         self._clock = 0
         self._victims: dict[Form | None, list[tuple[float, Shelf, int]]] = {}
@@ -95,7 +96,7 @@ class Pool:
 
         That is so when the budget became smaller, and when extents turned out larger than was expected.
         """
-        while self.used > self.budget - self._overhead and self._evict_one(None):
+        while self.used > self.budget and self._evict_one(None):
             pass
         for form, limit in self._limits.items() if self._limits is not None else ():
             while self._used[form] > limit and self._evict_one(form):
@@ -125,21 +126,12 @@ class Pool:
     # -- the machine's memory -------------------------------------------------------------------------------
 
     def loose(self, resident: int, most: int = 16) -> list[tuple[int, int]]:
-        """Ranges to give back to the machine, which holds ``resident`` bytes for this pool; some at a time.
-
-        If it still holds more than the budget when all was given back, the difference is charged to the budget:
-        it holds whole pages, of which extents may fill only parts.
-        """
-        if resident <= self.budget:
-            self._loose = None
+        """Ranges to give back to the machine, which holds ``resident`` bytes for this pool; some at a time."""
+        if resident <= self.budget + self.budget // _SLACK:
+            self._loose = []
             return []
-        if self._loose is None:
+        if not self._loose:
             self._loose = self._find_loose()
-        elif not self._loose:
-            self._loose = None
-            self._overhead = max(0, resident - self.used)
-            self.fit()
-            return []
         some = self._loose[-most:]
         del self._loose[-most:]
         return [(start, end) for block, start, end in some if self._is_loose(block, start)]
@@ -163,7 +155,7 @@ class Pool:
     @property
     def available(self) -> int:
         """Bytes that are not used."""
-        return max(0, self.budget - self._overhead - self.used)
+        return max(0, self.budget - self.used)
 
     def size_for(self, shelf: Shelf) -> int:
         """Bytes to count for an extent until it is known what it fills."""
@@ -194,7 +186,7 @@ class Pool:
             offset = self.space.take(capacity)
             if offset is not None:
                 if self.space.cuts != self._cuts:  # ends of free blocks that were found do not hold any more
-                    self._cuts, self._loose = self.space.cuts, None
+                    self._cuts, self._loose = self.space.cuts, []
                 self._sizes[offset] = (form, nbytes, False)
                 self._charge(form, nbytes)
                 return offset, capacity
@@ -217,7 +209,6 @@ class Pool:
     def epoch(self) -> None:
         """A job begins an epoch: a time to forget old peaks, little by little."""
         self._peak = {form: max(self._used[form], int(0.95 * peak)) for form, peak in self._peak.items()}
-        self._overhead = int(_FADE * self._overhead)
         self.changed()
 
     def _displace(
@@ -315,7 +306,8 @@ class Pool:
         """
         form, size, _ = self._sizes[offset]
         shelf.learn(nbytes)
-        kept = aligned(max(nbytes, 1))
+        # Of a block that is not filled, the machine holds the pages that are.
+        kept = min(self.space.size_of(offset), aligned(nbytes, _PAGE))
         if kept != size:
             self._charge(form, kept - size)
         self._sizes[offset] = (form, kept, True)

@@ -95,7 +95,7 @@ class Service:
         self.workers: dict[int, set[Connection]] = {}
         """By session; that of a job that is gone stays until its workers are."""
         self._sessions = 0
-        self._stop = False
+        self._stop = self._overfull = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(claimed.listener, selectors.EVENT_READ, None)
         # A signal ends the wait: its number arrives here.
@@ -113,7 +113,7 @@ class Service:
         """Serve until told to stop, or until nobody has been there for a while."""
         quiet_since = looked = ticked = time.monotonic()
         while not self._stop:
-            busy = any(ticket.waiting for ticket in self.commons.tickets.values())
+            busy = self._overfull or any(ticket.waiting for ticket in self.commons.tickets.values())
             for key, events in self._selector.select(_TICK if busy else _LOOK):
                 self.commons.now = time.monotonic()
                 if key.data is None:
@@ -139,7 +139,10 @@ class Service:
     def _give_memory_back(self) -> None:
         """If the machine holds more for the cache than its budget, let some of what is not filled go."""
         until = time.monotonic() + _FOR_MEMORY
-        while (ranges := self.commons.pool.loose(resident(self._memory))) and time.monotonic() < until:
+        self._overfull = True
+        while self._overfull and time.monotonic() < until:
+            ranges = self.commons.pool.loose(resident(self._memory))
+            self._overfull = bool(ranges)
             for start, end in ranges:
                 punch(self._memory, start, end)
 

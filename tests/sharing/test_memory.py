@@ -1,0 +1,81 @@
+"""What the shared cache takes of the machine's memory, whatever the sizes of samples."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace.core.sparse import resident
+from headrace.host import control
+from tests.loader.helpers import wait_until
+
+COUNT, MEAN = 400, 150_000
+MIB = 1 << 20
+
+
+class Unequal:
+    """Samples whose decoded sizes differ a hundredfold; each says its number and its size."""
+
+    def __init__(self, path: Path) -> None:
+        draw = np.random.default_rng(3)
+        self.sizes = np.clip(MEAN * np.exp(draw.standard_normal(COUNT)), 4096, 4 * MIB).astype(int)
+        self.paths = []
+        for at, size in enumerate(self.sizes.tolist()):
+            self.paths.append(str(path / f"{at:04d}"))
+            Path(self.paths[-1]).write_bytes(struct.pack("<qq", at, size))
+
+    def recipe(self) -> hr.Recipe:
+        """Of these samples."""
+        source = hr.files(self.paths, targets=list(range(COUNT)))
+        return hr.Recipe(source, decode=decode, augment=[head])
+
+
+def decode(data: Any) -> np.ndarray[Any, Any]:
+    """An array of the size that the sample names, full of its number."""
+    at, size = struct.unpack("<qq", bytes(data))
+    return np.full(size // 8, at, np.int64)
+
+
+def head(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """The beginning and the end of a sample."""
+    return value[[0, 1, -1]]
+
+
+def held(pid: int) -> int:
+    """Bytes of memory that a host's cache takes."""
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        link = f"/proc/{pid}/fd/{name}"
+        if "headrace-cache" in os.readlink(link):
+            fd = os.open(link, os.O_RDONLY)
+            try:
+                return resident(fd)
+            finally:
+                os.close(fd)
+    raise AssertionError("it has no cache")
+
+
+@pytest.mark.parametrize("eviction", ["auto", "lru"])
+def test_samples_of_all_sizes_fill_the_budget_and_no_more(place: Path, tmp_path: Path, eviction: str) -> None:
+    samples = Unequal(tmp_path)
+    budget = int(samples.sizes.sum()) // 3
+    options: dict[str, Any] = {"split": (0, 1, 0), "num_workers": 1, "eviction": eviction}
+    with hr.DataLoader(
+        samples.recipe(), batch_size=16, shuffle=True, share=True, cache=budget, **options
+    ) as loader:
+        for _ in range(4):
+            seen = []
+            for values, targets in loader:
+                assert (values.numpy() == targets.numpy()[:, None]).all()
+                seen += targets.tolist()
+            assert sorted(seen) == list(range(COUNT))
+        status = control.status()
+        assert status is not None
+        assert 0.8 * budget <= status.memory.used <= budget
+        assert wait_until(lambda: held(status.pid) <= 1.05 * budget, 20), (held(status.pid), budget)
+        assert loader.stats().hits > 0

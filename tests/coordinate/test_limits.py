@@ -83,9 +83,10 @@ def test_fills_displace_nothing() -> None:
 
 def test_an_augmented_sample_goes_when_all_have_had_it_but_for_those_who_left() -> None:
     world = World()
-    first, second = pair(world, keys=("", "", "a"))
-    third = Member(world, np.arange(8), batch=8, keys=("", "", "a"))
-    third.begin()
+    first, second, third = (Member(world, np.arange(8), batch=8, keys=("", "", "a")) for _ in range(3))
+    for job in (first, second, third):
+        job.begin()
+    first.ask()
     (work,) = first.work.values()
     first.finish(work, 0, 8, prepared)
     shelf = world.commons.pool.shelves[Form.AUGMENTED, "a"]

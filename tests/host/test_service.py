@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
-from headrace.coordinate.messages import encoder
+from headrace.coordinate.messages import Order, encoder
 from headrace.coordinate.protocol import (
     PROTOCOL,
     Ask,
@@ -30,8 +31,12 @@ from headrace.coordinate.protocol import (
     Welcome,
     decode_reply,
 )
+from headrace.core.errors import HostUnavailable
+from headrace.core.forms import CACHEABLE, Form
 from headrace.engine import wire
 from headrace.host import control, runtime, service
+from headrace.host.client import SharedClient, SharedDraw
+from headrace.host.shared_directory import SharedDirectory
 from tests.loader.helpers import wait_until
 
 SAMPLES = 64
@@ -79,23 +84,27 @@ class Caller:
         self.sock.close()
 
 
-def join(
-    token: str = "token", *, keys: tuple[str, str, str] = ("e", "d", ""), samples: int = SAMPLES
-) -> Caller:
+def identities(samples: int) -> NDArray[np.uint8]:
+    table = np.zeros((samples, 2), np.uint64)
+    table[:, 0] = np.arange(samples)
+    return table.view(np.uint8)
+
+
+def terms(token: str, samples: int) -> Join:
+    return Join(
+        name="job", group=token, rank=0, world_size=1, dataset=f"d{samples}", label="", samples=samples,
+        encoded="e", decoded="d", augmented="", body=0, budget=1 << 20, split=None, sampling="auto",
+        eviction="auto", batch_size=8, drop_last=False,
+    )  # fmt: skip
+
+
+def join(token: str = "token", *, samples: int = SAMPLES) -> Caller:
     """A job that has joined."""
     job = Caller("job", token)
     assert isinstance(job.answer, Welcome)
-    answer = job.ask(
-        Join(
-            name="job", group=token, rank=0, world_size=1, dataset=f"d{samples}", label="", samples=samples,
-            encoded=keys[0], decoded=keys[1], augmented=keys[2], body=0, budget=1 << 20, split=None,
-            sampling="auto", eviction="auto", batch_size=8, drop_last=False,
-        )
-    )  # fmt: skip
+    answer = job.ask(terms(token, samples))
     if answer == Joined(True):
-        table = np.zeros((samples, 2), np.uint64)
-        table[:, 0] = np.arange(samples)
-        fd = wire.as_memfd(table.tobytes())
+        fd = wire.as_memfd(identities(samples).tobytes())
         answer = job.ask(Identities(), fd)
         os.close(fd)
     assert answer == Joined(False)
@@ -175,6 +184,68 @@ def test_a_job_that_ends_is_noticed_although_another_process_holds_its_connectio
         os.waitpid(pid, 0)
         assert wait_until(lambda: not host.commons.jobs)
         wire.close_all(held)
+
+
+def test_a_host_that_is_not_found_any_more_ends_with_its_last_job(host: service.Service, place: Path) -> None:
+    job = join()
+    (place / "host.sock").unlink()
+    assert not wait_until(lambda: host._stop, 0.5)
+    job.tell(Begin(0))
+    assert isinstance(job.ask(Ask()), Drawn)
+    job.close()
+    assert wait_until(lambda: host._stop)
+
+
+def test_rows_that_wait_are_prepared_by_their_own_job_when_the_host_is_gone(
+    host: service.Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(join("first", samples=8)) as first, closing(SharedClient(lambda: identities(8))) as client:
+        for shelf in host.commons.pool.shelves.values():
+            shelf.learn(100)  # else the second one would have to wait until sizes are known
+        first.tell(Begin(0))
+        assert isinstance(first.ask(Ask()), Drawn)
+        client.open(terms("second", samples=8))
+        client.begin(0, explicit=False)
+        client.ask()
+        found: list[SharedDraw | None] = []
+        assert wait_until(lambda: found.append(client.take()) or found[-1] is not None)
+        drawn = found[-1]
+        assert drawn is not None and drawn.waits < 8 and not client.updates
+
+        def none_to_be_had(*_: object) -> None:
+            raise HostUnavailable("none.")
+
+        monkeypatch.setattr(runtime, "find_or_start", none_to_be_had)
+        host.stop()
+        with pytest.warns(UserWarning, match="goes on alone"):
+            assert wait_until(lambda: client.pump() or client.alone)
+        assert client.updates == [drawn] and drawn.waits == 8
+
+
+def test_orders_that_take_the_place_of_lost_ones_do_without_the_cache(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Their rows were given up, so what they would read may be somebody else's by now."""
+    client = SharedClient(lambda: identities(8))
+    sent: list[Request] = []
+    monkeypatch.setattr(client, "_send", sent.append)
+    client.instance = 3
+    drawn = client._plain(np.arange(8), 0, 8, None)
+    drawn.ticket, drawn.instance = 5, 3
+    drawn.forms[:], drawn.offsets[:], drawn.lengths[:] = Form.DECODED, 64, 10
+    directory = SharedDirectory(client, dict.fromkeys(CACHEABLE, 0))
+    order = Order(1, 0, 0, 8, 4, 0, 0, 0, np.arange(4).tobytes())
+    directory.dress(order, drawn)
+    assert (order.ticket, order.first, set(order.forms)) == (5, 4, {Form.DECODED})
+    directory.lost(order)
+    assert sent == [Finished(5, 4, 4)]
+    again = Order(1, 0, 0, 8, 4, 0, 0, 0, np.arange(4).tobytes())
+    directory.dress(again, drawn, again=True)
+    assert (again.ticket, again.forms, again.offsets) == (-1, b"", b"")
+    directory.lost(again)
+    client.instance = 4  # of another host, which has given the number of that draw to somebody else
+    directory.lost(order)
+    assert len(sent) == 1
 
 
 def test_who_speaks_another_version_is_refused(host: service.Service) -> None:

@@ -75,6 +75,12 @@ def test_a_job_that_starts_later_finds_what_the_first_prepared(start: Start) -> 
 def test_the_cache_outlives_the_job_that_filled_it(start: Start) -> None:
     first = start(data={"size": 200}, hold=True)
     first.until("holding")
+
+    def all_cached() -> bool:  # reports of a job that has left would not be believed any more
+        status = control.status()
+        return status is not None and sum(shelf.samples for shelf in status.shelves) == 200
+
+    assert wait_until(all_cached, 10), control.status()
     first.tell()
     finish(first)
     later = start(data={"size": 200})

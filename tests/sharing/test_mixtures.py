@@ -94,7 +94,8 @@ def test_datasets_with_nothing_in_common(start: Start) -> None:
     for job in jobs:
         job.end()
         job.check()
-    assert [job.stats["decoded"] for job in jobs] == [150, 150]
+    # (a sample that is still being prepared when the next epoch begins is waited for, but not for ever)
+    assert all(150 <= job.stats["decoded"] <= 158 for job in jobs)
 
 
 def test_samplings_side_by_side(start: Start) -> None:

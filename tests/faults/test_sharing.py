@@ -20,10 +20,12 @@ from headrace.host import control
 from tests.faults.helpers import SOAK
 from tests.loader.helpers import wait_until
 from tests.sharing.driver import Job, assert_exact, state_of_host
-from tests.sharing.fixtures import Start, nursery, place, processes_of, start  # noqa: F401
+from tests.sharing.fixtures import Start, keep_nursery, place, processes_of, start  # noqa: F401
 
 SAMPLINGS = ["auto", "opportunistic", "dependent", "uniform"]
 DATA = {"size": 300, "augment": "stamp", "latency": 0.0005}
+
+nursery = pytest.fixture(scope="module", name="nursery")(keep_nursery)
 
 
 @pytest.fixture(autouse=True)

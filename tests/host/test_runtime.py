@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import socket
@@ -237,6 +238,24 @@ def test_a_claim_leaves_no_descriptor(place: Path) -> None:
             assert runtime.claim() is None
     assert runtime.connect() is None
     assert open_fds() == before
+
+
+def test_a_lock_that_is_cleaned_away_as_it_is_taken_is_taken_anew(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock on a file that nobody finds any more would let a second host in."""
+    tries, lock = [], fcntl.flock
+
+    def flock(fd: int, how: int) -> None:
+        tries.append(fd)
+        if len(tries) == 1:
+            (place / "host.lock").unlink()
+        lock(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with claim():
+        assert len(tries) == 2
+        assert runtime.claim() is None
 
 
 def test_a_host_whose_files_were_cleaned_away_notices(place: Path) -> None:

@@ -62,12 +62,14 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-@pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    """Where jobs come from. It ends with its module: tests elsewhere count the processes that are there."""
+def keep_nursery() -> Iterator[Nursery]:
+    """Where jobs come from. It ends with its package or module: other tests count the processes that are there."""
     made = Nursery()
     yield made
     made.close()
+
+
+nursery = pytest.fixture(scope="package")(keep_nursery)
 
 
 @pytest.fixture

@@ -6,7 +6,9 @@ with its standard streams: importing torch takes longer than most jobs here.
 
 from __future__ import annotations
 
+import atexit
 import faulthandler
+import importlib
 import json
 import multiprocessing
 import os
@@ -15,8 +17,9 @@ import signal
 import socket
 import sys
 import time
+import traceback
 import warnings
-from typing import Any
+from typing import Any, NoReturn
 
 import headrace as hr
 from tests.sharing import recipes
@@ -78,8 +81,22 @@ def epoch(spec: dict[str, Any], loader: Any, number: int, name: str = "epoch") -
     )
 
 
+def import_everything() -> None:
+    """Import what loaders import when they are made and run: jobs that are forked find it there."""
+    assert hr.DataLoader
+    for name in (
+        "cloudpickle",
+        "headrace.engine.worker",
+        "headrace.host.embedded",
+        "numpy.random",
+        "secrets",
+    ):
+        importlib.import_module(name)
+
+
 def nursery(fd: int) -> None:
     """Fork jobs until the socket is closed."""
+    import_everything()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
     with socket.socket(fileno=fd) as sock:
         while True:
@@ -101,8 +118,23 @@ def nursery(fd: int) -> None:
             order = json.loads(message)
             os.environ.clear()
             os.environ.update(order["environment"])
-            run(order["spec"])
-            return
+            finish(order["spec"])
+
+
+def finish(spec: dict[str, Any]) -> NoReturn:
+    """Run a forked job, and end without taking the interpreter apart: with torch in it, that would take longer than
+    the job. What was registered to run at the end runs."""
+    status = 1
+    try:
+        run(spec)
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
 
 
 def run(spec: dict[str, Any]) -> None:

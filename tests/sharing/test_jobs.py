@@ -46,7 +46,7 @@ def test_a_cache_with_room_for_a_part_only(start: Start) -> None:
 
 
 @pytest.mark.parametrize("sampling", ["auto", "dependent"])
-def test_two_jobs_decode_well_below_twice(start: Start, sampling: str) -> None:
+def test_two_jobs_decode_once_what_both_need(start: Start, sampling: str) -> None:
     size, epochs = 300, 3
     jobs = [
         start(data={"size": size, "cost": 0.002}, loader={"sampling": sampling}, epochs=epochs, wait=True)
@@ -58,7 +58,8 @@ def test_two_jobs_decode_well_below_twice(start: Start, sampling: str) -> None:
         job.tell()
     finish(*jobs)
     decoded = sum(job.stats["decoded"] for job in jobs)
-    assert size <= decoded < 1.5 * size
+    # (whoever is held up for longer than the other's patience is not waited for)
+    assert size <= decoded <= 1.05 * size
 
 
 def test_a_job_that_starts_later_finds_what_the_first_prepared(start: Start) -> None:
@@ -66,16 +67,25 @@ def test_a_job_that_starts_later_finds_what_the_first_prepared(start: Start) -> 
     first.until("holding")
     second = start(data={"size": 200})
     finish(second)
-    assert second.stats["decoded"] < 80
+    assert second.stats["decoded"] == 0
     first.tell()
     finish(first)
 
 
 def test_the_cache_outlives_the_job_that_filled_it(start: Start) -> None:
-    finish(start(data={"size": 200}))
+    first = start(data={"size": 200}, hold=True)
+    first.until("holding")
+
+    def all_cached() -> bool:  # reports of a job that has left would not be believed any more
+        status = control.status()
+        return status is not None and sum(shelf.samples for shelf in status.shelves) == 200
+
+    assert wait_until(all_cached, 10), control.status()
+    first.tell()
+    finish(first)
     later = start(data={"size": 200})
     finish(later)
-    assert later.stats["decoded"] < 80
+    assert later.stats["decoded"] == 0
 
 
 def test_staggered_starts(start: Start) -> None:

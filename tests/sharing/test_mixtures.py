@@ -8,9 +8,6 @@ from headrace.host import control
 from tests.sharing.driver import Job
 from tests.sharing.fixtures import Start
 
-# On a busy machine the first few samples may be prepared before their size is known, and are not all kept: so
-# numbers of samples are compared with some room.
-
 
 def samples_of(form: str) -> list[int]:
     """Samples on each shelf of a form."""
@@ -40,8 +37,8 @@ def test_other_augmentations_share_what_is_decoded(start: Start) -> None:
     ]
     one_after_the_other(*jobs)
     (shelved,) = samples_of("decoded")
-    assert shelved > 140
-    assert all(job.stats["decoded"] < 60 for job in jobs[1:])
+    assert shelved == 200
+    assert [job.stats["decoded"] for job in jobs] == [200, 0, 0]
     let_go(*jobs)
 
 
@@ -86,10 +83,9 @@ def test_a_subset_finds_what_the_whole_prepared(start: Start) -> None:
     part = start(data={"size": 100, "start": 50}, wait=True, hold=True)
     over = start(data={"size": 200, "start": 200}, wait=True, hold=True)
     one_after_the_other(whole, part, over)
-    assert part.stats["decoded"] < 30
-    assert 100 <= over.stats["decoded"] < 140
+    assert [job.stats["decoded"] for job in (whole, part, over)] == [300, 0, 100]
     (shelved,) = samples_of("decoded")
-    assert shelved > 300
+    assert shelved == 400
     let_go(whole, part, over)
 
 
@@ -98,7 +94,8 @@ def test_datasets_with_nothing_in_common(start: Start) -> None:
     for job in jobs:
         job.end()
         job.check()
-        assert 150 <= job.stats["decoded"] < 220, "its own, and perhaps some ahead of the next epoch"
+    # (a sample that is still being prepared when the next epoch begins is waited for, but not for ever)
+    assert all(150 <= job.stats["decoded"] <= 158 for job in jobs)
 
 
 def test_samplings_side_by_side(start: Start) -> None:

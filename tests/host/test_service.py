@@ -37,6 +37,7 @@ from headrace.engine import wire
 from headrace.host import control, runtime, service
 from headrace.host.client import SharedClient, SharedDraw
 from headrace.host.shared_directory import SharedDirectory
+from headrace.host.shared_draw import SharedDraw
 from tests.loader.helpers import wait_until
 
 SAMPLES = 64
@@ -230,7 +231,7 @@ def test_orders_that_take_the_place_of_lost_ones_do_without_the_cache(
     sent: list[Request] = []
     monkeypatch.setattr(client, "_send", sent.append)
     client.instance = 3
-    drawn = client._plain(np.arange(8), 0, 8, None)
+    drawn = SharedDraw.alone(0, 0, np.arange(8), 8, None)
     drawn.ticket, drawn.instance = 5, 3
     drawn.forms[:], drawn.offsets[:], drawn.lengths[:] = Form.DECODED, 64, 10
     directory = SharedDirectory(client, dict.fromkeys(CACHEABLE, 0))

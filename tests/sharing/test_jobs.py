@@ -262,6 +262,8 @@ def test_jobs_that_end_leave_only_the_cache(start: Start) -> None:
     def empty() -> bool:
         status = control.status()
         assert status is not None
-        return not status.jobs and status.memory.used == sum(shelf.bytes for shelf in status.shelves)
+        extents = sum(shelf.samples for shelf in status.shelves)
+        loose = status.memory.used - sum(shelf.bytes for shelf in status.shelves)
+        return not status.jobs and 0 <= loose < 4096 * max(1, extents)
 
     assert wait_until(empty, 10), control.status()

@@ -26,7 +26,9 @@ from headrace.engine.board import Claim
 from headrace.engine.store import Grants
 
 _PATIENCE = 3.0
-"""Seconds for which an order waits for the memory that it refers to."""
+"""Seconds for which an order waits for the memory that it refers to, while this worker looks for its host."""
+_BRIEFLY = 0.1
+"""The same while there is a host: an order that refers to another one was drawn by one that is gone."""
 _MEMORIES = 2
 """Hosts whose memory is kept: the present one's and that of the one before."""
 
@@ -81,15 +83,18 @@ class SharedStore:
                 if not isinstance(welcome, Welcome) or len(fds) != 1:
                     reason = welcome.reason if isinstance(welcome, Refused) else "no memory"
                     raise ProtocolError(f"the host did not take this worker: {reason}")
+                sock.settimeout(None)
+                # First the connection, then the memory: an order that has found its memory is soon to be reported.
+                with self._sending:
+                    self._sock = sock
                 self._map(welcome, fds[0])
             finally:
                 wire.close_all(fds)
-            sock.settimeout(None)
         except (OSError, ProtocolError):
+            with self._sending:
+                self._sock = None
             sock.close()
             return None
-        with self._sending:
-            self._sock = sock
         return sock
 
     def _map(self, welcome: Welcome, fd: int) -> None:
@@ -141,7 +146,8 @@ class SharedStore:
         memory = self._memories.get(instance)
         if memory is None:
             with self._arrived:
-                self._arrived.wait_for(lambda: instance in self._memories, _PATIENCE)
+                patience = _PATIENCE if self._sock is None else _BRIEFLY
+                self._arrived.wait_for(lambda: instance in self._memories, patience)
                 memory = self._memories.get(instance)
         if memory is None:
             raise ValueError("the memory of that host is not here")

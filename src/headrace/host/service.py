@@ -326,6 +326,9 @@ class Service:
         """Somebody is gone."""
         if connection.sock.fileno() < 0:
             return
+        if connection.role == "job":
+            for worker in list(self.workers[connection.session]):  # what they said before counts
+                self._serve(worker, worker.sock.fileno(), selectors.EVENT_READ)
         self._selector.unregister(connection.sock)
         del self.connections[connection.sock.fileno()]
         connection.sock.close()

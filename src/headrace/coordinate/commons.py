@@ -322,6 +322,7 @@ class Commons(Views):
                     given=given,
                     last=last,
                     whole=b"" if whole is None else job.dataset.to_local(whole).tobytes(),
+                    accompanied=not epoch.explicit and bool(self._peers(job)),
                 ),
             )
         )

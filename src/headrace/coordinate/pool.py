@@ -137,11 +137,15 @@ class Pool:
         return [(start, end) for block, start, end in some if self._is_loose(block, start)]
 
     def _find_loose(self) -> list[tuple[int, int, int]]:
-        """What blocks do not fill: (block, start, end)."""
+        """What blocks do not fill: (block, start, end), the longest last: small ones are soon filled again."""
         ends = {offset: offset + nbytes for offset, (_, nbytes, filled) in self._sizes.items() if filled}
-        tails = [(block, start, block + self.space.size_of(block)) for block, start in ends.items()]
+        tails = [
+            (block, start, end)
+            for block, start in ends.items()
+            if start + _PAGE <= (end := block + self.space.size_of(block))
+        ]
         free = [(start, start, end) for start, end in self.space.free_blocks()]
-        return [tail for tail in tails if tail[1] < tail[2]] + free
+        return sorted(tails + free, key=lambda found: found[2] - found[1])
 
     def _is_loose(self, block: int, start: int) -> bool:
         """Whether what was found loose still is."""

@@ -132,6 +132,8 @@ class Drawn(msgspec.Struct, tag="drawn", array_like=True):
     last: bool
     whole: bytes = b""
     """The samples of the whole step, where several ranks share it."""
+    accompanied: bool = False
+    """Whether other jobs draw what this one prepares, and this one what they do."""
 
 
 class Over(msgspec.Struct, tag="over", array_like=True):

@@ -27,6 +27,10 @@ MAX_FDS = 16
 BUFFER = 2 << 20
 """Bytes that should fit into a socket's buffer, so that a peer that is busy for a moment holds up nobody."""
 
+# Plain numbers, since messages are many and operators of enumerations slow.
+_CLOEXEC, _TRUNC, _CTRUNC = (
+    int(flag) for flag in (socket.MSG_CMSG_CLOEXEC, socket.MSG_TRUNC, socket.MSG_CTRUNC)
+)
 _ANCILLARY = socket.CMSG_LEN((MAX_FDS + 1) * array.array("i").itemsize)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE
 _CREDENTIALS = struct.Struct("3i")
@@ -78,18 +82,18 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]] | None:
     one that is cut short or over the limits; its descriptors are closed then.
     """
     try:
-        data, ancillary, flags, _ = sock.recvmsg(INLINE, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+        data, ancillary, flags, _ = sock.recvmsg(INLINE, _ANCILLARY, _CLOEXEC)
     except ConnectionResetError:
         # The peer left without reading all that it was sent. It may have said why: that comes after the error.
         try:
-            data, ancillary, flags, _ = sock.recvmsg(INLINE, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+            data, ancillary, flags, _ = sock.recvmsg(INLINE, _ANCILLARY, _CLOEXEC)
         except ConnectionResetError:
             return None
     fds = _descriptors(ancillary)
     try:
-        if flags & socket.MSG_TRUNC:
+        if flags & _TRUNC:
             raise ProtocolError(f"a packet of more than {INLINE} bytes arrived")
-        if flags & socket.MSG_CTRUNC:
+        if flags & _CTRUNC:
             raise ProtocolError(
                 f"descriptors of a message were lost: there were more than {MAX_FDS}, "
                 "or this process has as many open as it may (ulimit -n)"

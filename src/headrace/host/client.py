@@ -66,6 +66,8 @@ class SharedClient:
         self.instance = 0
         self.alone = False
         """There is no host to be had."""
+        self.accompanied = False
+        """Whether other jobs drew what this one prepared, when its host last told."""
         self.takeovers = 0
         self.updates: list[SharedDraw] = []
         """Draws whose waiting rows need not wait any more."""
@@ -272,6 +274,7 @@ class SharedClient:
         if isinstance(reply, Drawn):
             if self._asked and reply.epoch == self._epoch:
                 _, given = self._asked.popleft()
+                self.accompanied = reply.accompanied
                 self._note(SharedDraw.read(reply, given, self.instance))
             else:
                 count = len(reply.indices) // 8  # of an epoch that was left

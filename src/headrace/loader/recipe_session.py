@@ -35,6 +35,8 @@ from headrace.planning import Staff, deepen, staff
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.recipe import Recipe
 
+_IN_COMPANY = 2
+"""Batches that a job has ahead while others share what it prepares."""
 _WINDOW = 8
 """Batches over which waits are looked at."""
 _PROBES = 16
@@ -207,9 +209,17 @@ class RecipeSession(Hosted):
         return batch.drawn, self._pinned(self._value(batch))
 
     def _tune(self) -> None:
-        """Every few batches: keep more of them ahead if the loop waits although there are idle hands."""
+        """Every few batches: keep more of them ahead if the loop waits although there are idle hands.
+
+        Not in company: what is drawn ahead stays in the cache until everybody has had it, and the room that it
+        takes there costs more than the waits, in which the others' batches are prepared.
+        """
         self._taken += 1
         if self._taken % _WINDOW:
+            return
+        if self.sharing is not None and self.sharing.client.accompanied:
+            self.host.ahead = _IN_COMPANY
+            self.host.slots.keep = self.host.ahead + 1
             return
         totals = self.host.totals
         now = (time.perf_counter(), totals.waited, totals.spent.wait_order)

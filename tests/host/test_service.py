@@ -35,7 +35,7 @@ from headrace.core.errors import HostUnavailable
 from headrace.core.forms import CACHEABLE, Form
 from headrace.engine import wire
 from headrace.host import control, runtime, service
-from headrace.host.client import SharedClient, SharedDraw
+from headrace.host.client import SharedClient
 from headrace.host.shared_directory import SharedDirectory
 from headrace.host.shared_draw import SharedDraw
 from tests.loader.helpers import wait_until

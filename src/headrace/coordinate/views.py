@@ -39,7 +39,11 @@ class Views(Fills):
         if decoded is not None:
             pending |= decoded.pending.words
             if peers:  # alone, nothing of it is lost by waiting for its turn
-                ready.append(decoded.cached.words)
+                cached = decoded.cached.words
+                if augmented is not None and len(augmented.jobs) > 1:
+                    # Another one is augmented for others, or about to be: now it would be augmented for this job alone.
+                    cached = cached & ~(augmented.cached.words | augmented.pending.words)
+                ready.append(cached)
         if encoded is not None and peers:
             ready.append(encoded.cached.words)
         room = self._room(job)

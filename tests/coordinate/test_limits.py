@@ -70,7 +70,7 @@ def test_fills_displace_nothing() -> None:
     world = World()
     job = Member(world, np.arange(200), keys=("", "d", ""), budget=20 * BYTES[Form.DECODED] + 20 * 64)
     shelf = world.commons.pool.shelves[Form.DECODED, "d"]
-    shelf.learn(BYTES[Form.DECODED])
+    shelf.learn([BYTES[Form.DECODED]])
     job.begin()
     for _ in range(4):
         job.ask()

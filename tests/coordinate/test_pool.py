@@ -33,7 +33,7 @@ def make(
     pool = Pool(1 << 20, needs_one, eviction)
     pool.set_budget(budget, limits)
     shelf = pool.shelf(Form.DECODED, "d", UNIVERSE)
-    shelf.learn(size)
+    shelf.learn([size])
     shelf.jobs |= {1, 2}
     return pool, shelf
 
@@ -47,11 +47,10 @@ def cost(pool: Pool, shelf: Shelf) -> int:
 
 def put(pool: Pool, shelf: Shelf, sample: int, needs: int = 1, size: int = SIZE) -> bool:
     """Admit and store; whether there was room."""
-    place = pool.admit(shelf, needs, len(shelf.jobs))
+    (place,) = pool.admit(shelf, [needs], len(shelf.jobs))
     if place is None:
         return False
-    pool.store(shelf, sample, place[0], min(size, place[1]))
-    shelf.cached.add(np.array([sample]))
+    pool.store(shelf, [sample], [place[0]], [min(size, place[1])], [0])
     return True
 
 
@@ -80,20 +79,19 @@ def test_the_budget_holds_and_what_is_read_stays(
     pool.set_budget(budget, limits if limited else None)
     shelves = {form: pool.shelf(form, "k", UNIVERSE, 128 if form == 3 else 0) for form in CACHEABLE}
     for shelf in shelves.values():
-        shelf.learn(SIZE)
+        shelf.learn([SIZE])
         shelf.jobs |= {1, 2}
     granted: list[tuple[Form, int, int]] = []
     readers: list[tuple[Form, int, int]] = []
     for op, form, sample, nbytes in ops:
         shelf = shelves[form]
         if op in ("put", "grant") and sample not in shelf:
-            place = pool.admit(shelf, sample % 4, 2)
+            (place,) = pool.admit(shelf, [sample % 4], 2)
             if place is not None:
                 granted.append((form, *place))
         if op in ("put", "store") and granted and sample not in shelves[granted[-1][0]]:
             kind, offset, size = granted.pop()
-            pool.store(shelves[kind], sample, offset, min(nbytes, size))
-            shelves[kind].cached.add(np.array([sample]))
+            pool.store(shelves[kind], [sample], [offset], [min(nbytes, size)], [0])
         elif op == "give back" and granted:
             pool.give_back([granted.pop()[1]])
         elif op == "read" and sample in shelf:
@@ -153,7 +151,7 @@ def test_without_eviction_the_first_stay() -> None:
 def test_nothing_goes_for_what_may_not_displace() -> None:
     pool, shelf = make(2 * SIZE)
     assert put(pool, shelf, 0) and put(pool, shelf, 1)
-    assert pool.admit(shelf, 3, 2, displace=False) is None
+    assert pool.admit(shelf, [3, 2], 2, displace=False) == [None, None]
     assert len(shelf) == 2
 
 
@@ -170,19 +168,19 @@ def test_samples_that_are_read_are_not_evicted_for_others() -> None:
 
 def test_pages_that_an_extent_does_not_fill_do_not_count() -> None:
     pool, shelf = make(20 * PAGE, size=PAGE)
-    shelf.learn(5 * PAGE)
-    place = pool.admit(shelf, 1, 2)
+    shelf.learn([5 * PAGE])
+    (place,) = pool.admit(shelf, [1], 2)
     assert place is not None and place[1] == 5 * PAGE and pool.used == 3 * PAGE, "the mean is expected"
-    pool.store(shelf, 3, place[0], PAGE + 1)
+    pool.store(shelf, [3], [place[0]], [PAGE + 1], [0])
     assert pool.used == 2 * PAGE and shelf.bytes == PAGE + 1
 
 
 def test_extents_without_a_page_of_their_own_cost_their_blocks() -> None:
     pool, shelf = make(20 * SIZE)
-    shelf.learn(5 * SIZE)
-    place = pool.admit(shelf, 1, 2)
+    shelf.learn([5 * SIZE])
+    (place,) = pool.admit(shelf, [1], 2)
     assert place is not None and pool.used == 3 * SIZE
-    pool.store(shelf, 3, place[0], SIZE + 1)
+    pool.store(shelf, [3], [place[0]], [SIZE + 1], [0])
     assert pool.used == 5 * SIZE
 
 
@@ -224,13 +222,12 @@ def test_unequal_sizes_fill_the_budget(sigma: float) -> None:
     sizes = np.maximum(1, 500_000 * np.exp(sigma * draw.standard_normal(10_000))).astype(int).tolist()
     kept = 0
     for at in range(0, 10_000, 16):
-        some = [(sample, pool.admit(shelf, 1, 2)) for sample in range(at, at + 16)]
+        some = list(zip(range(at, at + 16), pool.admit(shelf, [1] * 16, 2), strict=True))
         assert pool.used <= budget
         for sample, place in some:
             assert place is not None
             if sizes[sample] <= place[1]:
-                pool.store(shelf, sample, place[0], sizes[sample])
-                shelf.cached.add(np.array([sample]))
+                pool.store(shelf, [sample], [place[0]], [sizes[sample]], [0])
                 kept += 1
             else:
                 pool.give_back([place[0]])
@@ -255,7 +252,7 @@ def test_what_the_machine_holds_beyond_the_budget_is_given_back() -> None:
     first = set(pool.loose(12 * PAGE, most=2))
     assert len(first) == 2 and blocks >= first
     assert put(pool, shelf, 7, size=PAGE)
-    grant = pool.admit(shelf, 1, 2)
+    (grant,) = pool.admit(shelf, [1], 2)
     assert grant is not None
     rest = set(pool.loose(12 * PAGE, most=100))
     taken = {block for block in blocks if block[0] in pool.space}
@@ -266,12 +263,12 @@ def test_what_was_found_loose_is_forgotten_when_blocks_are_cut_anew() -> None:
     pool = Pool(64 * 64, needs_one, "none")
     pool.set_budget(1 << 20, None)
     shelf = pool.shelf(Form.DECODED, "d", UNIVERSE)
-    shelf.learn(SIZE)
+    shelf.learn([SIZE])
     assert all(put(pool, shelf, sample) for sample in range(64))
     pool.evict(shelf, list(range(32)))
     assert len(pool.loose(2 << 20, most=1)) == 1
     other = pool.shelf(Form.AUGMENTED, "a", UNIVERSE, body=16 * SIZE)
-    place = pool.admit(other, 1, 2)
+    (place,) = pool.admit(other, [1], 2)
     assert place is not None and pool.space.cuts == 1
     for _ in range(40):
         for start, end in pool.loose(2 << 20):

@@ -26,12 +26,12 @@ def test_shelf_against_a_dictionary(ops: list[tuple[str, int, int]]) -> None:
     readers: dict[int, int] = {}
     for now, (op, sample, number) in enumerate(ops):
         if op == "put" and sample not in model:
-            shelf.put(sample, 64 * now, number, now, number % 3)
+            shelf.put([sample], [64 * now], [number], now, [number % 3])
             model[sample] = [64 * now, number, 0, now, now, number % 3]
         elif sample not in model:
             continue
         elif op == "remove" and sample not in readers:
-            assert shelf.remove(sample) == model.pop(sample)[0]
+            assert shelf.remove([sample]) == [model.pop(sample)[0]]
         elif op == "use":
             shelf.use([sample], now)
             model[sample][2] += 1
@@ -47,7 +47,7 @@ def test_shelf_against_a_dictionary(ops: list[tuple[str, int, int]]) -> None:
         elif op == "down":
             shelf.count_down([sample])
             model[sample][5] -= 1
-        assert dict(shelf.busy) == readers
+        assert dict(shelf.busy) == readers and shelf.cached.ids().tolist() == sorted(model)
         assert len(shelf) == len(model) and all(one in shelf for one in model)
         assert shelf.bytes == sum(entry[1] for entry in model.values())
     everybody = sorted(model)
@@ -62,14 +62,16 @@ def test_shelf_against_a_dictionary(ops: list[tuple[str, int, int]]) -> None:
 
 def test_the_table_grows() -> None:
     shelf = Shelf(Form.DECODED, "d", 2000)
-    for sample in range(1000):
-        shelf.put(sample, sample, 1, sample)
-    for sample in range(0, 1000, 2):
-        assert shelf.remove(sample) == sample
-    for sample in range(1000, 1700):
-        shelf.put(sample, sample, 1, sample)
+    for sample in range(0, 1000, 10):
+        some = list(range(sample, sample + 10))
+        shelf.put(some, some, [1] * 10, sample)
+    gone = list(range(0, 1000, 2))
+    assert shelf.remove(gone) == gone and shelf.remove([]) == []
+    more = list(range(1000, 1700))
+    shelf.put(more, more, [1] * 700, 0)
+    shelf.put([], [], [], 0)
     assert shelf.find([1, 999, 1000, 1699])[0].tolist() == [1, 999, 1000, 1699]
-    assert len(shelf) == len(shelf.entries()) == 1200
+    assert len(shelf) == len(shelf.entries()) == shelf.cached.count() == 1200
 
 
 def test_sizes_are_guessed_until_they_are_known() -> None:
@@ -77,8 +79,8 @@ def test_sizes_are_guessed_until_they_are_known() -> None:
     assert shelf.expected == 1 << 20 and shelf.capacity == 1 << 24 and not shelf.unsure
     shelf.owner[3] = 1
     assert shelf.unsure
-    shelf.learn(500)
-    shelf.learn(400)
+    shelf.learn([500])
+    shelf.learn([400])
     assert (shelf.expected, shelf.capacity) == (450, 500) and not shelf.unsure
     fixed = Shelf(Form.AUGMENTED, "a", 10, body=77)
     fixed.owner[3] = 1
@@ -88,10 +90,10 @@ def test_sizes_are_guessed_until_they_are_known() -> None:
 def test_a_single_giant_does_not_set_the_measure() -> None:
     shelf = Shelf(Form.DECODED, "d", 1000)
     for _ in range(99):
-        shelf.learn(1000)
+        shelf.learn([1000])
     shelf.too_small(1 << 40)
     assert shelf.expected == 1000 and shelf.capacity == 8192
-    shelf.learn(1001)
+    shelf.learn([1001])
     assert shelf.capacity == 8192, "the mean moves, blocks stay alike"
 
 
@@ -104,6 +106,6 @@ def test_a_first_extent_that_found_no_room_says_how_large_they_are() -> None:
 def test_more_jobs_want_what_lies_there() -> None:
     shelf = Shelf(Form.AUGMENTED, "a", 10, body=64)
     for sample in range(4):
-        shelf.put(sample, 64 * sample, 64, 0, left=1)
+        shelf.put([sample], [64 * sample], [64], 0, left=1)
     shelf.change_left(np.array([1, 0, -1, -2]), np.arange(4))
     assert shelf.used_up([0, 1, 2, 3, 9]) == [2, 3]

@@ -86,7 +86,7 @@ def test_a_decoded_sample_that_is_waited_for_does_not_bring_back_an_augmented_on
     other.begin()
     other.ask()
     assert any(form == Form.DECODED for w in other.work.values() for _, form, _, _ in w.grants)
-    world.commons.pool.shelves[Form.DECODED, "d"].learn(BYTES[Form.DECODED])
+    world.commons.pool.shelves[Form.DECODED, "d"].learn([BYTES[Form.DECODED]])
     early.begin()
     early.ask()
     (waiting,) = early.work.values()

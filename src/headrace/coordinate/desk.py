@@ -11,7 +11,7 @@ from headrace.coordinate.ledger import Ledger
 from headrace.coordinate.members import Job
 from headrace.coordinate.protocol import Finished, Update
 from headrace.coordinate.tickets import Ticket
-from headrace.core.bits import drop, put, test
+from headrace.core.bits import drop, test
 from headrace.core.errors import ProtocolError
 from headrace.core.forms import CACHEABLE, Form
 
@@ -45,14 +45,14 @@ class Desk(Ledger, ABC):
         if kept:
             left = self._left_to_take(job, ticket, event.first, stop)
             ids = ticket.ids[event.first : stop].tolist()
-            for (row, form), (offset, nbytes) in kept.items():
-                del ticket.blocks[offset]
-                mine.discard(offset)
-                sample = ids[row - event.first]
-                self.pool.store(job.shelves[form], sample, offset, nbytes, left[row - event.first])
-                fresh.setdefault(form, []).append(sample)
-            for form, samples in fresh.items():
-                put(job.shelves[form].cached.words, np.array(samples, np.int64))
+            for form, extents in kept.items():
+                rows = [row - event.first for row in extents]
+                offsets, sizes = zip(*extents.values(), strict=True)
+                for offset in offsets:
+                    del ticket.blocks[offset]
+                mine.difference_update(offsets)
+                fresh[form] = [ids[row] for row in rows]
+                self.pool.store(job.shelves[form], fresh[form], offsets, sizes, [left[row] for row in rows])
         for offset in mine:
             del ticket.blocks[offset]
         self.pool.give_back(mine)
@@ -63,13 +63,13 @@ class Desk(Ledger, ABC):
     @staticmethod
     def _kept(
         job: Job, ticket: Ticket, event: Finished, mine: set[int]
-    ) -> dict[tuple[int, Form], tuple[int, int]]:
-        """The extents that were published, by row and form: offset and bytes. ``mine``: the blocks of these rows."""
+    ) -> dict[Form, dict[int, tuple[int, int]]]:
+        """The extents that were published, by form and row: offset and bytes. ``mine``: the blocks of these rows."""
         if len(event.published) % 32:
             raise ProtocolError("published extents are cut off")
         stop = event.first + event.count
         may_keep = (ticket.dress.keep[event.first : stop] * ticket.open[event.first : stop]).tolist()
-        kept: dict[tuple[int, Form], tuple[int, int]] = {}
+        kept: dict[Form, dict[int, tuple[int, int]]] = {}
         offsets: set[int] = set()
         for row, form, offset, nbytes in np.frombuffer(event.published, np.int64).reshape(-1, 4).tolist():
             shelf = job.shelves.get(Form(form)) if 1 <= form <= 3 else None
@@ -81,10 +81,10 @@ class Desk(Ledger, ABC):
                 or not event.first <= row < stop
                 or not 0 < nbytes <= ticket.blocks[offset][2]
                 or not may_keep[row - event.first] & (1 << form)
-                or (row, shelf.form) in kept
+                or row in kept.setdefault(shelf.form, {})
             ):
                 raise ProtocolError(f"row {row} of ticket {ticket.id}: {nbytes} bytes at {offset}")
-            kept[row, shelf.form] = offset, nbytes
+            kept[shelf.form][row] = offset, nbytes
             offsets.add(offset)
         return kept
 

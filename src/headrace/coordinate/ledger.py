@@ -170,8 +170,8 @@ class Ledger:
     ) -> None:
         granted: list[int] = []
         bit = 1 << shelf.form
-        for row, sample, need in zip(rows.tolist(), ids.tolist(), needs.tolist(), strict=True):
-            place = self.pool.admit(shelf, need, jobs, displace=displace)
+        places = self.pool.admit(shelf, needs.tolist(), jobs, displace=displace)
+        for row, sample, place in zip(rows.tolist(), ids.tolist(), places, strict=True):
             if place is None:
                 continue
             offset, capacity = place

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.coordinate.shelf import SAVES, Shelf
 from headrace.coordinate.space import Space
-from headrace.core.bits import drop
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.layout import aligned
 from headrace.eviction import EVICTIONS, Entries
@@ -165,36 +164,47 @@ class Pool:
         """Bytes to count for an extent until it is known what it fills."""
         return aligned(shelf.expected if shelf.known else min(shelf.expected, self.budget // 64 or 1))
 
-    def admit(self, shelf: Shelf, needs: int, jobs: int, *, displace: bool = True) -> tuple[int, int] | None:
-        """Room for a newcomer: its offset and capacity. None if it is not worth what would have to go.
+    def admit(
+        self, shelf: Shelf, needs: Sequence[int], jobs: int, *, displace: bool = True
+    ) -> list[tuple[int, int] | None]:
+        """Room for newcomers: offset and capacity of each. None for one that is not worth what would have to go.
 
-        ``displace=False``: nothing has to go for it in any case.
+        ``needs``: for each, how many jobs still need it. ``displace=False``: nothing has to go for them in any case.
         """
+        nbytes, count = self.size_for(shelf), len(needs)
+        places: list[tuple[int, int] | None] = []
+        if count * nbytes <= self.available and self._within_limit(shelf.form, count * nbytes):
+            places += self._take(shelf, nbytes, count)
+        places += [self._admit(shelf, need, jobs, displace) for need in needs[len(places) :]]
+        return places
+
+    def _admit(self, shelf: Shelf, needs: int, jobs: int, displace: bool) -> tuple[int, int] | None:
         nbytes = self.size_for(shelf)
         limited = None if self._within_limit(shelf.form, nbytes) else shelf.form
         if limited is not None and self._limits is not None and nbytes > self._limits[limited]:
             return None
-        place = self._take(shelf, nbytes) if limited is None else None
-        if place is None and displace:
-            place = self._displace(shelf, nbytes, needs, jobs, limited)
-        return place
+        fits = limited is None and nbytes <= self.available
+        places = self._take(shelf, nbytes) if fits else []
+        if places:
+            return places[0]
+        return self._displace(shelf, nbytes, needs, jobs, limited) if displace else None
 
     def _within_limit(self, form: Form, nbytes: int) -> bool:
         return self._limits is None or self._used[form] + nbytes <= self._limits[form]
 
-    def _take(self, shelf: Shelf, nbytes: int) -> tuple[int, int] | None:
-        if nbytes > self.available:
-            return None
+    def _take(self, shelf: Shelf, nbytes: int, count: int = 1) -> list[tuple[int, int]]:
         form = shelf.form
+        places: list[tuple[int, int]] = []
         for capacity in (max(nbytes, aligned(shelf.capacity)), nbytes):  # the second if addresses are cut up
-            offset = self.space.take(capacity)
-            if offset is not None:
-                if self.space.cuts != self._cuts:  # ends of free blocks that were found do not hold any more
-                    self._cuts, self._loose = self.space.cuts, []
-                self._sizes[offset] = (form, nbytes, False)
-                self._charge(form, nbytes)
-                return offset, capacity
-        return None
+            offsets = self.space.take(capacity, count - len(places))
+            self._sizes.update(dict.fromkeys(offsets, (form, nbytes, False)))
+            places += [(offset, capacity) for offset in offsets]
+            if len(places) == count:
+                break
+        if self.space.cuts != self._cuts:  # ends of free blocks that were found do not hold any more
+            self._cuts, self._loose = self.space.cuts, []
+        self._charge(form, nbytes * len(places))
+        return places
 
     def _charge(self, form: Form, nbytes: int) -> None:
         self.used += nbytes
@@ -230,9 +240,10 @@ class Pool:
                 return None
             self.evict(victim[0], [victim[1]])
             self.evictions += 1
-            place = self._take(shelf, nbytes) if self._within_limit(shelf.form, nbytes) else None
-            if place is not None:
-                return place
+            if nbytes <= self.available and self._within_limit(shelf.form, nbytes):
+                places = self._take(shelf, nbytes)
+                if places:
+                    return places[0]
         return None
 
     def _worth(self, shelf: Shelf, nbytes: int, needs: int, jobs: int) -> float:
@@ -303,28 +314,36 @@ class Pool:
 
     # -- what happens to samples ---------------------------------------------------------------------------
 
-    def store(self, shelf: Shelf, sample: int, offset: int, nbytes: int, left: int = 0) -> None:
-        """An admitted sample stands in its block; what it does not fill does not count.
+    def store(
+        self,
+        shelf: Shelf,
+        samples: Sequence[int],
+        offsets: Sequence[int],
+        sizes: Sequence[int],
+        left: Sequence[int],
+    ) -> None:
+        """Admitted samples stand in their blocks; what these do not fill does not count.
 
-        That it is cached is to be noted in ``shelf.cached``, for all samples of an event at once.
+        ``left``: for each, the jobs that have yet to take it.
         """
-        form, size, _ = self._sizes[offset]
-        shelf.learn(nbytes)
-        # Of a block that is not filled, the machine holds the pages that are.
-        kept = min(self.space.size_of(offset), aligned(nbytes, _PAGE))
-        if kept != size:
-            self._charge(form, kept - size)
-        self._sizes[offset] = (form, kept, True)
-        shelf.put(sample, offset, nbytes, self.tick(), left)
+        form, held = shelf.form, self._sizes
+        for offset, nbytes in zip(offsets, sizes, strict=True):
+            # Of a block that is not filled, the machine holds the pages that are.
+            kept = min(self.space.size_of(offset), aligned(nbytes, _PAGE))
+            expected = held[offset][1]
+            if kept != expected:
+                self._charge(form, kept - expected)
+            held[offset] = (form, kept, True)
+        shelf.learn(sizes)
+        shelf.put(samples, offsets, sizes, self.tick(len(samples)), left)
 
-    def give_back(self, offsets: Iterable[int]) -> None:
+    def give_back(self, offsets: Collection[int]) -> None:
         """Blocks that were granted and not filled."""
         for offset in offsets:
             form, size, _ = self._sizes.pop(offset)
             self._charge(form, -size)
-            self.space.free(offset)
+        self.space.free(offsets)
 
     def evict(self, shelf: Shelf, samples: list[int]) -> None:
         """Cached samples go."""
-        self.give_back([shelf.remove(sample) for sample in samples])
-        drop(shelf.cached.words, np.array(samples, np.int64))
+        self.give_back(shelf.remove(samples))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.bits import Bits
+from headrace.core.bits import Bits, drop, put
 from headrace.core.forms import Form
 
 Ids = NDArray[np.int64]
@@ -82,37 +83,55 @@ class Shelf:
         """Whether the first extents are being made, from which their size will be known."""
         return not self.known and bool(self.owner)
 
-    def learn(self, nbytes: int) -> None:
-        """An extent needs so many bytes."""
-        self._largest = max(self._largest, nbytes)
-        self._total += nbytes
-        self._seen += 1
+    def learn(self, sizes: Sequence[int]) -> None:
+        """Extents need so many bytes."""
+        self._largest = max(self._largest, *sizes)
+        self._total += sum(sizes)
+        self._seen += len(sizes)
 
     def too_small(self, nbytes: int) -> None:
         """The largest of those that found their block too small needed so many bytes."""
         self._largest = max(self._largest, nbytes)
 
-    def put(self, sample: int, offset: int, nbytes: int, now: int, left: int = 0) -> None:
-        """A sample is cached. ``left``: jobs that have yet to take it."""
-        if not self._free:
-            count = len(self._rows)
-            if count == len(self._table):
+    def put(
+        self,
+        samples: Sequence[int],
+        offsets: Sequence[int],
+        sizes: Sequence[int],
+        now: int,
+        left: Sequence[int] | int = 0,
+    ) -> None:
+        """Samples are cached. ``left``: jobs that have yet to take each of them."""
+        count = len(samples)
+        if not count:
+            return
+        rows = self._free[-count:]
+        del self._free[-count:]
+        if len(rows) < count:
+            used = len(self._rows)
+            while used + count > len(self._table):
                 self._table = np.concatenate([self._table, np.zeros_like(self._table)])
-            row = count
-        else:
-            row = self._free.pop()
-        self._rows[sample] = row
-        self._table[row] = (sample, offset, nbytes, 0, now, now, left)
-        self.bytes += nbytes
+            rows += range(used + len(rows), used + count)
+        self._rows.update(zip(samples, rows, strict=True))
+        entries = np.empty((count, 7), np.int64)
+        entries[:, 0], entries[:, 1], entries[:, 2] = samples, offsets, sizes
+        entries[:, 3], entries[:, 4:6], entries[:, 6] = 0, now, left
+        self._table[rows] = entries
+        self.bytes += sum(sizes)
+        put(self.cached.words, entries[:, 0])
 
-    def remove(self, sample: int) -> int:
-        """A sample is cached no more; returns where it was."""
-        row = self._rows.pop(sample)
-        self._free.append(row)
-        offset, nbytes = int(self._table[row, self._OFFSET]), int(self._table[row, self._LENGTH])
-        self._table[row, self._ID] = -1
-        self.bytes -= nbytes
-        return offset
+    def remove(self, samples: Sequence[int]) -> list[int]:
+        """Samples are cached no more; returns where they were."""
+        if not samples:
+            return []
+        rows = [self._rows.pop(sample) for sample in samples]
+        self._free += rows
+        gone = self._table[rows]
+        self._table[rows, self._ID] = -1
+        self.bytes -= int(gone[:, self._LENGTH].sum())
+        drop(self.cached.words, gone[:, self._ID])
+        offsets: list[int] = gone[:, self._OFFSET].tolist()
+        return offsets
 
     def find(self, samples: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Offsets and lengths of cached samples."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import defaultdict
+from collections.abc import Iterable
 
 _WORTH_IT = 16
 """Free blocks are put together again when this part of all addresses was freed since the last time."""
@@ -44,22 +45,26 @@ class Space:
         """The bytes of the block at ``offset``: at least what was asked for."""
         return self._blocks[offset]
 
-    def take(self, nbytes: int) -> int | None:
-        """The offset of a new block of at least ``nbytes``; None if there is none of that size."""
+    def take(self, nbytes: int, count: int = 1) -> list[int]:
+        """The offsets of ``count`` new blocks of at least ``nbytes``; of fewer, if there are no more of that size."""
         if nbytes < 1:
             raise ValueError(f"a block of {nbytes} bytes")
         size = (nbytes + self._align - 1) & -self._align
-        same = self._free.get(size)
-        offset = same.pop() if same else self._cut(size)
-        if offset is not None:
+        same = self._free[size]
+        found = same[-count:] if count else []
+        del same[len(same) - len(found) :]
+        self._blocks.update(dict.fromkeys(found, size))
+        while len(found) < count and (offset := self._cut(size)) is not None:
+            found.append(offset)
             self._blocks[offset] = size
-        return offset
+        return found
 
-    def free(self, offset: int) -> None:
-        """The block at ``offset`` is no longer used."""
-        size = self._blocks.pop(offset)
-        self._free[size].append(offset)
-        self._freed += size
+    def free(self, offsets: Iterable[int]) -> None:
+        """The blocks at ``offsets`` are no longer used."""
+        for offset in offsets:
+            size = self._blocks.pop(offset)
+            self._free[size].append(offset)
+            self._freed += size
 
     def free_blocks(self) -> list[tuple[int, int]]:
         """Where the blocks that were given out and are free now begin and end."""

@@ -41,7 +41,7 @@ class Views(Fills):
             if peers:  # alone, nothing of it is lost by waiting for its turn
                 cached = decoded.cached.words
                 if augmented is not None and len(augmented.jobs) > 1:
-                    # Another one is augmented for others, or about to be: now it would be augmented for this job alone.
+                    # Another one is augmented for others, or is about to be: now this job would augment for itself.
                     cached = cached & ~(augmented.cached.words | augmented.pending.words)
                 ready.append(cached)
         if encoded is not None and peers:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,15 +35,20 @@ class Field:
     dtype: str
     channels_last: bool = False
 
-    @property
+    @cached_property
     def storage_dtype(self) -> np.dtype[Any]:
         """The dtype in which the field lies in memory."""
         return np.dtype("uint16" if self.dtype == BFLOAT16 else self.dtype)
 
-    @property
+    @cached_property
+    def width(self) -> int:
+        """Elements of one row."""
+        return math.prod(self.shape)
+
+    @cached_property
     def nbytes(self) -> int:
         """Bytes of one row."""
-        return math.prod(self.shape) * self.storage_dtype.itemsize
+        return self.width * self.storage_dtype.itemsize
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ class RowLayout:
         stop = rows if stop is None else stop
         out = []
         for field, offset in zip(self.fields, self.offsets(rows), strict=True):
-            count = (stop - start) * math.prod(field.shape)
+            count = (stop - start) * field.width
             view = np.frombuffer(buffer, field.storage_dtype, count, offset + start * field.nbytes)
             out.append(view.reshape(stop - start, *field.shape))
         return out

@@ -39,7 +39,7 @@ from headrace.coordinate.protocol import (
     Update,
     decode_reply,
 )
-from headrace.core.bits import Bits
+from headrace.core.bits import Bits, put
 from headrace.core.errors import HostGone, HostUnavailable, ProtocolError
 from headrace.core.forms import Form
 from headrace.engine import wire
@@ -304,7 +304,7 @@ class SharedClient:
         if drawn.waits < len(drawn.indices):
             self._waiting[drawn.ticket] = drawn
         if drawn.given is None:
-            self._given.add(drawn.whole)
+            put(self._given.words, drawn.whole)
             self._step = drawn.step + 1
             if self._join.world_size > 1:
                 self._steps[drawn.step] = drawn.whole

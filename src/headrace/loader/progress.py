@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from headrace.core.bits import Bits
+from headrace.core.bits import Bits, put
 from headrace.loader.ordering import Ordering
 from headrace.loader.sessions import Session
 from headrace.loader.state import LoaderState, pack_seen
@@ -50,7 +50,7 @@ class Progress:
         self.batches += 1
         self.samples += len(drawn.indices)
         if self._seen is not None:
-            self._seen.add(drawn.whole)
+            put(self._seen.words, drawn.whole)
         self._state = ordering.state(seed, epoch, drawn.position, session)
 
     def end(self, ordering: Ordering, seed: int | None, epoch: int) -> None:

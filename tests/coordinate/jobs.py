@@ -321,7 +321,7 @@ class Member:
 class World:
     """A commons, its members, and the memory that they share."""
 
-    def __init__(self, span: int = 1 << 28, nonce: int = 7) -> None:
+    def __init__(self, span: int = 1 << 36, nonce: int = 7) -> None:
         self.commons = Commons(instance=1, nonce=nonce, span=span)
         self.members: list[Member] = []
         self.extents: dict[int, Extent] = {}

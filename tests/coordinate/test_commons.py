@@ -279,3 +279,15 @@ def test_two_jobs_that_overlap_by_half_decode_their_union() -> None:
     run(world, 3)
     world.check_quiet()
     assert world.decodes <= 1.05 * 3 * 1500
+
+
+def test_four_jobs_augment_a_cached_sample_once_for_all_of_them() -> None:
+    """All samples are decoded after a while. A job that is first into an epoch leaves alone those of which the
+    others have yet to take what was augmented for the last one."""
+    world = World()
+    for _ in range(4):
+        Member(world, np.arange(1000), batch=32, budget=1000 * (BYTES[Form.DECODED] + BYTES[Form.AUGMENTED]))
+    run(world, 4)
+    world.check_quiet()
+    assert world.decodes == 1000
+    assert world.hits[Form.DECODED] <= 1.5 * 3 * 1000

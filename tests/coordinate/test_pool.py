@@ -273,3 +273,13 @@ def test_what_was_found_loose_is_forgotten_when_blocks_are_cut_anew() -> None:
     for _ in range(40):
         for start, end in pool.loose(2 << 20):
             assert end <= place[0] or place[0] + place[1] <= start
+
+
+def test_nothing_goes_for_the_want_of_addresses() -> None:
+    pool = Pool(32 * SIZE, needs_one, "lru")
+    pool.set_budget(1 << 20, None)
+    shelf = pool.shelf(Form.DECODED, "d", UNIVERSE)
+    shelf.learn([SIZE])
+    shelf.jobs |= {1, 2}
+    assert [put(pool, shelf, sample) for sample in range(40)] == [True] * 32 + [False] * 8
+    assert pool.evictions == 0 and len(shelf) == 32

@@ -183,10 +183,11 @@ class Pool:
         limited = None if self._within_limit(shelf.form, nbytes) else shelf.form
         if limited is not None and self._limits is not None and nbytes > self._limits[limited]:
             return None
-        fits = limited is None and nbytes <= self.available
-        places = self._take(shelf, nbytes) if fits else []
-        if places:
-            return places[0]
+        if limited is None and nbytes <= self.available:
+            places = self._take(shelf, nbytes)
+            return (
+                places[0] if places else None
+            )  # it is addresses that lack, which come back in their own time
         return self._displace(shelf, nbytes, needs, jobs, limited) if displace else None
 
     def _within_limit(self, form: Form, nbytes: int) -> bool:

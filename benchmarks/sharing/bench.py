@@ -58,7 +58,7 @@ class SharingBench(Bench[Entry]):
             samples=self.count,
             decoded_bytes=decoded_bytes(self.photos),
             peer_images=6_000 if self.quick else 8_000,
-            epochs=4,
+            epochs=6,
             paced_epochs=6,
         )
 

@@ -202,7 +202,7 @@ def test_rows_that_wait_are_prepared_by_their_own_job_when_the_host_is_gone(
 ) -> None:
     with closing(join("first", samples=8)) as first, closing(SharedClient(lambda: identities(8))) as client:
         for shelf in host.commons.pool.shelves.values():
-            shelf.learn(100)  # else the second one would have to wait until sizes are known
+            shelf.learn([100])  # else the second one would have to wait until sizes are known
         first.tell(Begin(0))
         assert isinstance(first.ask(Ask()), Drawn)
         client.open(terms("second", samples=8))

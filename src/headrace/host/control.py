@@ -36,6 +36,8 @@ class MemoryStatus(msgspec.Struct, frozen=True):
     used: int = 0
     entries: int = 0
     """Extents in it."""
+    granted: int = 0
+    """Blocks for extents that are being prepared."""
 
 
 class JobStatus(msgspec.Struct, frozen=True):

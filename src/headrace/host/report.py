@@ -51,12 +51,13 @@ def describe(service: Service) -> HostStatus:
         ShelfStatus(shelf.form.name.lower(), shelf.key[:12], len(shelf), shelf.bytes, len(shelf.jobs))
         for shelf in pool.shelves.values()
     ]
+    entries = sum(len(shelf) for shelf in pool.shelves.values())
     return HostStatus(
         pid=os.getpid(),
         started=service.started,
         version=__version__,
         protocol=PROTOCOL,
-        memory=MemoryStatus(pool.budget, pool.used, sum(len(shelf) for shelf in pool.shelves.values())),
+        memory=MemoryStatus(pool.budget, pool.used, entries, len(pool.space) - entries),
         jobs=jobs,
         datasets=datasets,
         shelves=shelves,

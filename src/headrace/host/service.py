@@ -98,13 +98,10 @@ class Service:
         self._stop = self._overfull = False
         self._selector = selectors.DefaultSelector()
         self._selector.register(claimed.listener, selectors.EVENT_READ, None)
-        # A signal ends the wait: its number arrives here.
-        self._signals, wake = socket.socketpair()
-        for sock in (self._signals, wake):
+        self._signals, self.wake = socket.socketpair()
+        """What is written to ``wake`` ends a wait: a process has its signals' numbers written there."""
+        for sock in (self._signals, self.wake):
             sock.setblocking(False)
-        self._wake = wake
-        with contextlib.suppress(ValueError):  # only the main thread gets signals
-            signal.set_wakeup_fd(wake.fileno())
         self._selector.register(self._signals, selectors.EVENT_READ, None)
 
     # -- the loop ----------------------------------------------------------------------------------------------
@@ -366,6 +363,7 @@ def main() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
     service = Service(claimed, idle=idle)
+    signal.set_wakeup_fd(service.wake.fileno())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: service.stop())
     service.run()

@@ -93,19 +93,17 @@ class Pool:
     def fit(self) -> None:
         """Evict what is more than the budget, as far as nobody reads it.
 
-        That is so when the budget became smaller, and when extents turned out larger than was expected.
+        That is so when the budget became smaller, and when extents turned out larger than was expected. What is
+        more than a form's limit stays until there are others of that form: somebody may still take it.
         """
-        while self.used > self.budget and self._evict_one(None):
+        while self.used > self.budget and self._evict_one():
             pass
-        for form, limit in self._limits.items() if self._limits is not None else ():
-            while self._used[form] > limit and self._evict_one(form):
-                pass
 
-    def _evict_one(self, limited: Form | None) -> bool:
+    def _evict_one(self) -> bool:
         """The sample that is worth least goes, even where the policy evicts nothing; whether there was one."""
-        victim = self._next_victim(limited, np.inf)
+        victim = self._next_victim(None, np.inf)
         if victim is None:
-            found = self._look(limited, forced=True)
+            found = self._look(None, forced=True)
             if not found:
                 return False
             victim = found[-1][1:]

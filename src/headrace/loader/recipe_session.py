@@ -36,7 +36,9 @@ from headrace.recipes.compile import compile_recipe
 from headrace.recipes.recipe import Recipe
 
 _IN_COMPANY = 2
-"""Batches that a job has ahead while others share what it prepares."""
+"""Batches that a job has ahead while others share what it prepares, and it waits for them ..."""
+_STARVED = 0.8
+"""... for more than this part of the time."""
 _WINDOW = 8
 """Batches over which waits are looked at."""
 _PROBES = 16
@@ -211,28 +213,27 @@ class RecipeSession(Hosted):
     def _tune(self) -> None:
         """Every few batches: keep more of them ahead if the loop waits although there are idle hands.
 
-        Not in company: what is drawn ahead stays in the cache until everybody has had it, and the room that it
-        takes there costs more than the waits, in which the others' batches are prepared.
+        In company, a loop that waits nearly always gets none ahead beyond a few: they would not make it faster, and
+        what is drawn ahead stays in the cache until everybody has had it, where it takes room from others.
         """
         self._taken += 1
         if self._taken % _WINDOW:
-            return
-        if self.sharing is not None and self.sharing.client.accompanied:
-            self.host.ahead = _IN_COMPANY
-            self.host.slots.keep = self.host.ahead + 1
             return
         totals = self.host.totals
         now = (time.perf_counter(), totals.waited, totals.spent.wait_order)
         if self._taken > _WINDOW:  # the first batches say more about starting up
             elapsed, waited, idle = (after - before for after, before in zip(now, self._mark, strict=True))
-            self.host.ahead = deepen(
-                self.host.ahead,
-                self._most_ahead,
-                elapsed=elapsed,
-                waited=waited,
-                idle=idle,
-                hands=self._hands,
-            )
+            if self.sharing is not None and self.sharing.client.accompanied and waited > _STARVED * elapsed:
+                self.host.ahead = _IN_COMPANY
+            else:
+                self.host.ahead = deepen(
+                    self.host.ahead,
+                    self._most_ahead,
+                    elapsed=elapsed,
+                    waited=waited,
+                    idle=idle,
+                    hands=self._hands,
+                )
             self.host.slots.keep = self.host.ahead + 1
         self._mark = now
 

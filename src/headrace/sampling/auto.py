@@ -45,7 +45,7 @@ class Auto:
         if wanted:
             parts += self._to_prepare(remaining, needed, wanted, view, key)
         drawn = np.concatenate(parts) if parts else np.empty(0, np.int64)
-        remaining.take(job, drawn)
+        remaining.give(job, drawn)
         return drawn
 
     @staticmethod

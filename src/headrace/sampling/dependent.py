@@ -60,7 +60,7 @@ class Dependent:
         drawn = queue[:count]
         # A copy: a view of the tail would keep the whole queue in memory.
         self._queues[job] = queue[count:].copy()
-        remaining.take(job, drawn)
+        remaining.give(job, drawn)
         return arrange(drawn, view)
 
     def forget(self, job: int) -> None:
@@ -108,7 +108,7 @@ class Dependent:
         bits = remaining.bits(player.job)
         if len(player.queue):
             bits = bits.copy()
-            bits.discard(player.queue)
+            bitset.drop(bits.words, player.queue)
         return bits
 
     @staticmethod

@@ -37,7 +37,7 @@ class Opportunistic:
         if len(drawn) < wanted:
             misses = bitset.choose(needed, wanted - len(drawn), rnd.key(key, 1))
             drawn = np.concatenate([drawn, misses])
-        remaining.take(job, drawn)
+        remaining.give(job, drawn)
         return arrange(drawn, view)
 
     def forget(self, job: int) -> None:

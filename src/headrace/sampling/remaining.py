@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core import bits as bitset
-from headrace.core.bits import Bits, Ids, Words
+from headrace.core.bits import Bits, Ids, Words, drop
 
 
 class Remaining:
@@ -55,6 +55,11 @@ class Remaining:
     def take(self, job: int, ids: Ids) -> None:
         """The job has been given these; those it did not need make no difference."""
         self._left[job] -= self._bits[job].discard(ids)
+
+    def give(self, job: int, ids: Ids) -> None:
+        """The job is given these: each once, and all of them needed. (Checked by nobody: draws are many.)"""
+        drop(self._bits[job].words, ids)
+        self._left[job] -= len(ids)
 
     def put_back(self, job: int, ids: Ids) -> None:
         """The job needs these again, for what it was given did not reach it."""

@@ -21,6 +21,7 @@ from headrace.coordinate.protocol import Begin, Drawn, Finished, Join, Joined, O
 from headrace.core.bits import Bits
 from headrace.core.forms import Form
 from headrace.core.layout import aligned
+from headrace.core.sparse import PAGE
 
 Ids = NDArray[np.int64]
 Publish = Callable[[Form, int], int | None]
@@ -40,7 +41,7 @@ def unpacked(grants: bytes) -> list[tuple[int, int, int, int]]:
 
 def counted(block: int, nbytes: int) -> int:
     """What an extent in a block costs: whole pages, as far as the block goes."""
-    return min(block, aligned(nbytes, 4096))
+    return min(block, aligned(nbytes, PAGE))
 
 
 def prepared(form: Form, capacity: int) -> int | None:

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from headrace.coordinate.pool import Pool
 from headrace.coordinate.shelf import Shelf
 from headrace.core.forms import CACHEABLE, Form
+from headrace.core.sparse import PAGE
 from headrace.eviction import EVICTIONS
 from tests.coordinate.jobs import counted
 
 SIZE = 64
-PAGE = 4096
 UNIVERSE = 64
 
 

@@ -27,8 +27,8 @@ from headrace.core.errors import OutOfSharedMemory
 from headrace.core.layout import aligned
 from headrace.core.memory import available_memory
 from headrace.core.sizes import show_size
+from headrace.core.sparse import PAGE, punch
 
-PAGE = mmap.ALLOCATIONGRANULARITY
 _LOOK = 0.5
 """Seconds for which a look at the available memory holds."""
 _NAME = re.compile(r"headrace-(\d+)-(\d+)-(\d+)-\w+\Z")
@@ -85,9 +85,9 @@ class Arena:
         self.in_use -= nbytes
         if self.fd < 0:
             return
-        mapped = self.map(offset, nbytes)
         # File systems that cannot punch holes keep the memory until the range is used again.
-        _libc.madvise(_address(mapped), nbytes, mmap.MADV_REMOVE)
+        with contextlib.suppress(OSError):
+            punch(self.fd, offset, offset + nbytes)
         self.forget(offset, nbytes)
         self._free.append((offset, nbytes))
 
@@ -172,7 +172,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 
 
 def map_file(fd: int, offset: int, nbytes: int) -> memoryview:
@@ -190,10 +189,6 @@ def map_file(fd: int, offset: int, nbytes: int) -> memoryview:
     # Through numpy, because memoryview takes ctypes' bytes for another type than plain ones. Whatever is made
     # over this view holds on to ``memory``.
     return memoryview(np.frombuffer(memory, np.uint8))  # type: ignore[arg-type]
-
-
-def _address(mapped: memoryview) -> int:
-    return int(np.frombuffer(mapped, np.uint8).__array_interface__["data"][0])
 
 
 def _anonymous_file(directory: str) -> int:

@@ -11,6 +11,7 @@ from headrace.coordinate.shelf import SAVES, Shelf
 from headrace.coordinate.space import Space
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.layout import aligned
+from headrace.core.sparse import PAGE
 from headrace.eviction import EVICTIONS, Entries
 
 Ids = NDArray[np.int64]
@@ -23,14 +24,8 @@ _QUEUE = 128
 """Victims found in one look."""
 _MOST = 64
 """Victims that one newcomer may cost."""
-_PAGE = 4096
-"""The machine's memory is given out in pages; where they are larger, the budget is kept less exactly."""
 _SLACK = 32
 """Free memory is not given back for less than this part of the budget."""
-
-
-def _worth_of(victim: tuple[float, Shelf, int]) -> float:
-    return victim[0]
 
 
 class Pool:
@@ -47,8 +42,6 @@ class Pool:
         self.eviction = EVICTIONS[eviction]
         self.evictions = 0
         self.budget = 0
-        self.used = 0
-        """Bytes that are filled, or that what was granted is expected to fill."""
         self._needs = needs
         self._limits: dict[Form, int] | None = None
         self._used = dict.fromkeys(CACHEABLE, 0)
@@ -139,7 +132,7 @@ class Pool:
         tails = [
             (block, start, end)
             for block, start in ends.items()
-            if start + _PAGE <= (end := block + self.space.size_of(block))
+            if start + PAGE <= (end := block + self.space.size_of(block))
         ]
         free = [(start, start, end) for start, end in self.space.free_blocks()]
         return sorted(tails + free, key=lambda found: found[2] - found[1])
@@ -152,6 +145,11 @@ class Pool:
         return held[2] and block + held[1] <= start
 
     # -- room ---------------------------------------------------------------------------------------------
+
+    @property
+    def used(self) -> int:
+        """Bytes that are filled, or that what was granted is expected to fill."""
+        return sum(self._used.values())
 
     @property
     def available(self) -> int:
@@ -183,9 +181,8 @@ class Pool:
             return None
         if limited is None and nbytes <= self.available:
             places = self._take(shelf, nbytes)
-            return (
-                places[0] if places else None
-            )  # it is addresses that lack, which come back in their own time
+            # (with none, it is addresses that lack, which come back in their own time)
+            return places[0] if places else None
         return self._displace(shelf, nbytes, needs, jobs, limited) if displace else None
 
     def _within_limit(self, form: Form, nbytes: int) -> bool:
@@ -206,7 +203,6 @@ class Pool:
         return places
 
     def _charge(self, form: Form, nbytes: int) -> None:
-        self.used += nbytes
         used = self._used[form] = self._used[form] + nbytes
         if used > self._peak[form]:
             self._peak[form] = used
@@ -328,7 +324,7 @@ class Pool:
         form, held = shelf.form, self._sizes
         for offset, nbytes in zip(offsets, sizes, strict=True):
             # Of a block that is not filled, the machine holds the pages that are.
-            kept = min(self.space.size_of(offset), aligned(nbytes, _PAGE))
+            kept = min(self.space.size_of(offset), aligned(nbytes, PAGE))
             expected = held[offset][1]
             if kept != expected:
                 self._charge(form, kept - expected)
@@ -337,7 +333,7 @@ class Pool:
         shelf.put(samples, offsets, sizes, self.tick(len(samples)), left)
 
     def give_back(self, offsets: Collection[int]) -> None:
-        """Blocks that were granted and not filled."""
+        """Blocks that nobody fills or reads any more."""
         for offset in offsets:
             form, size, _ = self._sizes.pop(offset)
             self._charge(form, -size)

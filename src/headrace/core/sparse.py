@@ -6,8 +6,11 @@ import ctypes
 import mmap
 import os
 
+from headrace.core.layout import aligned
 from headrace.core.memory import total_memory
 
+PAGE = mmap.PAGESIZE
+"""Memory is given out in pages."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _PLENTY = 16
 """Addresses for each byte of the machine's memory."""
@@ -40,8 +43,7 @@ def resident(fd: int) -> int:
 
 def punch(fd: int, start: int, end: int) -> None:
     """Give back the memory of the whole pages between two offsets: they read as zeros from now on."""
-    start = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE
-    end = end // mmap.PAGESIZE * mmap.PAGESIZE
+    start, end = aligned(start, PAGE), end // PAGE * PAGE
     if start < end and _fallocate(fd, _KEEP_SIZE | _PUNCH_HOLE, start, end - start):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.cache.arena import PAGE, Arena
+from headrace.cache.arena import Arena
 from headrace.coordinate.messages import Order
 from headrace.core.layout import ALIGN, aligned
+from headrace.core.sparse import PAGE
 from headrace.engine.board import Board, Claim
 from headrace.engine.link import LARGEST
 

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.cache.arena import PAGE, Arena
+from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import BadSample, HeadraceError, SampleError, TooManyBadSamples
 from headrace.core.forms import Form
 from headrace.core.layout import RowLayout, aligned
 from headrace.core.memory import usable_cpus
+from headrace.core.sparse import PAGE
 from headrace.engine.board import Board, Claim
 from headrace.engine.rows import Faults
 from headrace.engine.task import RecipeTask

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,7 +15,7 @@ from headrace.recipes.image.view import View
 from headrace.recipes.op import Numbers, Op, Size, as_size, check_probability, check_range
 
 
-class Geometry(Op):
+class Geometry(Op, ABC):
     """A step that moves pixels along the axes and makes no new ones but by resampling or padding."""
 
     resamples: ClassVar[bool] = False
@@ -28,9 +29,9 @@ class Geometry(Op):
         """The size that comes out, as far as it is known, for the size that goes in."""
         return size
 
+    @abstractmethod
     def fold(self, view: View, numbers: Numbers) -> None:
         """Apply the step to the views of an order's rows."""
-        raise NotImplementedError
 
 
 def _check_interpolation(op: str, name: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,20 +19,20 @@ _GREY = np.array([0.299, 0.587, 0.114], np.float32)
 """The weights of red, green and blue in grey (ITU-R 601), as in PIL, OpenCV and torchvision."""
 
 
-class Pixels(Op):
+class Pixels(Op, ABC):
     """A step on single images: random parameters for all rows at once, then one call per row."""
 
     def shape(self, size: Size) -> Size:
         """The size that comes out, as far as it is known."""
         return size
 
+    @abstractmethod
     def parameters(self, numbers: Numbers) -> list[Any]:
         """The parameters of each row; None leaves the row's image as it is."""
-        raise NotImplementedError
 
+    @abstractmethod
     def apply(self, image: Image, parameters: Any) -> Image:
         """The changed image; the one given is never written to."""
-        raise NotImplementedError
 
 
 def _grey(image: Image) -> Image:

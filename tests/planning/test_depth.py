@@ -22,3 +22,11 @@ def test_busy_hands_and_a_fed_loop_stay_as_they_are():
     assert deepen(2, 8, elapsed=10, waited=0.1, idle=15, hands=2) == 2, "bound by the loop"
     assert deepen(2, 8, elapsed=10, waited=2, idle=6, hands=2) == 3, "uneven"
     assert deepen(8, 8, elapsed=10, waited=2, idle=6, hands=2) == 8
+
+
+def test_who_starves_in_company_keeps_little_ahead():
+    times = {"elapsed": 10, "idle": 6, "hands": 2}
+    assert deepen(4, 8, waited=9, accompanied=True, **times) == 2
+    assert deepen(1, 8, waited=9, accompanied=True, **times) == 1, "less was asked for"
+    assert deepen(4, 8, waited=9, **times) == 5, "alone it costs nobody anything"
+    assert deepen(4, 8, waited=3, accompanied=True, **times) == 5, "uneven, not starving"

@@ -36,10 +36,6 @@ from headrace.planning import Staff, deepen, staff
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.recipe import Recipe
 
-_IN_COMPANY = 2
-"""Batches that a job has ahead while others share what it prepares, and it waits for them ..."""
-_STARVED = 0.8
-"""... for more than this part of the time."""
 _WINDOW = 8
 """Batches over which waits are looked at."""
 _PROBES = 16
@@ -212,11 +208,7 @@ class RecipeSession(Hosted):
         return batch.drawn, self._pinned(self._value(batch))
 
     def _tune(self) -> None:
-        """Every few batches: keep more of them ahead if the loop waits although there are idle hands.
-
-        In company, a loop that waits nearly always gets none ahead beyond a few: they would not make it faster, and
-        what is drawn ahead stays in the cache until everybody has had it, where it takes room from others.
-        """
+        """Every few batches: keep more of them ahead, or fewer, by who had to wait."""
         self._taken += 1
         if self._taken % _WINDOW:
             return
@@ -224,17 +216,15 @@ class RecipeSession(Hosted):
         now = (time.perf_counter(), totals.waited, totals.spent.wait_order)
         if self._taken > _WINDOW:  # the first batches say more about starting up
             elapsed, waited, idle = (after - before for after, before in zip(now, self._mark, strict=True))
-            if self.sharing is not None and self.sharing.client.accompanied and waited > _STARVED * elapsed:
-                self.host.ahead = _IN_COMPANY
-            else:
-                self.host.ahead = deepen(
-                    self.host.ahead,
-                    self._most_ahead,
-                    elapsed=elapsed,
-                    waited=waited,
-                    idle=idle,
-                    hands=self._hands,
-                )
+            self.host.ahead = deepen(
+                self.host.ahead,
+                self._most_ahead,
+                elapsed=elapsed,
+                waited=waited,
+                idle=idle,
+                hands=self._hands,
+                accompanied=self.sharing is not None and self.sharing.client.accompanied,
+            )
             self.host.slots.keep = self.host.ahead + 1
         self._mark = now
 

@@ -8,12 +8,31 @@ _IDLE = 0.1
 """Hands that have nothing to do for less than this share of theirs are busy: more batches ahead would not help."""
 
 
-def deepen(ahead: int, most: int, *, elapsed: float, waited: float, idle: float, hands: int) -> int:
+_STARVED = 0.8
+"""A loop that waits for more than this share of its time lacks preparing, and no depth evens that out."""
+_IN_COMPANY = 2
+"""Batches ahead that such a loop keeps where others share what is prepared for it."""
+
+
+def deepen(
+    ahead: int,
+    most: int,
+    *,
+    elapsed: float,
+    waited: float,
+    idle: float,
+    hands: int,
+    accompanied: bool = False,
+) -> int:
     """Batches to keep ahead from now on, given how the last ``elapsed`` seconds went.
 
     ``waited``: seconds for which the loop waited for a batch. ``idle``: seconds for which the ``hands`` that
     prepare had no order, summed over them. Where both happen, there are hands enough, only not when they are
     needed: one more batch ahead evens that out. Where one of them does not, it would only cost memory.
+    ``accompanied``: other jobs share what is prepared. What is drawn ahead then stays in the cache until everybody
+    has had it and takes room from others, so a loop that waits nearly always keeps few.
     """
+    if accompanied and waited > _STARVED * elapsed:
+        return min(ahead, _IN_COMPANY)
     uneven = elapsed > 0 and waited > _WAITED * elapsed and idle > _IDLE * elapsed * hands
     return min(max(ahead, most), ahead + 1) if uneven else ahead

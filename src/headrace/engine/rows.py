@@ -31,6 +31,10 @@ from headrace.sources.source import Source
 _TRACE = 8192
 """Characters of a traceback that travel."""
 _ENCODED, _DECODED, _AUGMENTED = (1 << form for form in (Form.ENCODED, Form.DECODED, Form.AUGMENTED))
+# Plain numbers: numpy takes long over enumerations.
+_IS_NONE, _IS_ENCODED, _IS_DECODED, _IS_AUGMENTED = (
+    int(form) for form in (Form.NONE, Form.ENCODED, Form.DECODED, Form.AUGMENTED)
+)
 _REST, _COPY, _DECODE, _RUN = range(4)
 """What is done with a row: nothing beyond fetching; copy its augmented form; decode it; run the program."""
 
@@ -109,10 +113,10 @@ class RowStages:
         ways, needed = self._ways(order, forms, keep)
         inputs: list[Any] = [None] * count
         faults: dict[int, Fault] = {}
-        cached = np.flatnonzero((forms != Form.NONE) & needed)
+        cached = np.flatnonzero((forms != _IS_NONE) & needed)
         if len(cached):
             self._from_cache(order, cached.tolist(), forms, ways, inputs)
-        missing = np.flatnonzero((forms == Form.NONE) & needed)
+        missing = np.flatnonzero((forms == _IS_NONE) & needed)
         spent = Spent()
         if len(missing):
             for row, blob in zip(missing.tolist(), self._reader.read(indices[missing]), strict=True):
@@ -122,7 +126,7 @@ class RowStages:
                     inputs[row] = blob
                     spent.fetched += 1
                     spent.fetched_bytes += len(blob)
-            forms[missing] = Form.ENCODED
+            forms[missing] = _IS_ENCODED
         work = Work(
             indices=indices,
             seed=order.seed,
@@ -146,16 +150,16 @@ class RowStages:
         self, order: Order, forms: NDArray[np.uint8], keep: NDArray[np.uint8]
     ) -> tuple[NDArray[np.uint8], NDArray[np.bool_]]:
         """What is to be done with each row, and which rows need an input for it."""
-        ready = forms == Form.AUGMENTED
+        ready = forms == _IS_AUGMENTED
         if not order.fill:
             if ready.any() and (self._collator is not None or not order.slot_bytes):
                 raise ValueError(f"order {order.id} has augmented rows, and its samples are collated")
             return np.where(ready, _COPY, _RUN).astype(np.uint8), np.ones(len(forms), np.bool_)
         ways = np.full(len(forms), _REST, np.uint8)
-        ways[((keep & _DECODED) != 0) & (forms < Form.DECODED)] = _DECODE
+        ways[((keep & _DECODED) != 0) & (forms < _IS_DECODED)] = _DECODE
         if self._collator is None and (order.layout or b"" in self._layouts):
             ways[((keep & _AUGMENTED) != 0) & ~ready] = _RUN
-        return ways, (ways != _REST) | (((keep & _ENCODED) != 0) & (forms == Form.NONE))
+        return ways, (ways != _REST) | (((keep & _ENCODED) != 0) & (forms == _IS_NONE))
 
     def _from_cache(
         self,
@@ -168,21 +172,18 @@ class RowStages:
         """Open the extents of rows. One that cannot be read is none: its row is fetched from the source."""
         offsets = np.frombuffer(order.offsets, np.int64).tolist()
         lengths = np.frombuffer(order.lengths, np.int64).tolist()
+        kinds = forms.tolist()
+        body = self._layout(order.layout)[1].nbytes if _IS_AUGMENTED in kinds else 0
         for row in rows:
+            kind, nbytes = kinds[row], lengths[row]
             try:
-                inputs[row] = self._open(order, Form(forms[row]), offsets[row], lengths[row])
+                extent = self.store.extent(order, offsets[row], nbytes)
+                if kind == _IS_AUGMENTED and nbytes != body:
+                    raise ValueError(f"an augmented sample of {nbytes} bytes, where rows have {body}")
+                inputs[row] = extents.load(extent) if kind == _IS_DECODED else extent
             except ValueError:
-                forms[row] = Form.NONE
+                forms[row] = _IS_NONE
                 ways[row] = _RUN if ways[row] == _COPY else ways[row]
-
-    def _open(self, order: Order, form: Form, offset: int, nbytes: int) -> Any:
-        extent = self.store.extent(order, offset, nbytes)
-        if form == Form.AUGMENTED:
-            expected = self._layout(order.layout)[1].nbytes
-            if nbytes != expected:
-                raise ValueError(f"an augmented sample of {nbytes} bytes, where rows have {expected}")
-            return extent
-        return extent if form == Form.ENCODED else extents.load(extent)
 
     # -- preparing ----------------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]] | None:
             data, ancillary, flags, _ = sock.recvmsg(INLINE, _ANCILLARY, _CLOEXEC)
         except ConnectionResetError:
             return None
-    fds = _descriptors(ancillary)
+    fds = _descriptors(ancillary) if ancillary else []
     try:
         if flags & _TRUNC:
             raise ProtocolError(f"a packet of more than {INLINE} bytes arrived")

@@ -299,7 +299,7 @@ class SharedClient:
     def _note(self, drawn: SharedDraw) -> None:
         self._drawn.append(drawn)
         if not self._join.whole:
-            ready = drawn.forms[: drawn.waits] == Form.AUGMENTED
+            ready = drawn.forms[: drawn.waits] == int(Form.AUGMENTED)  # numpy takes long over enumerations
             drawn.copies = len(ready) if ready.all() else int(np.argmin(ready))
         if drawn.waits < len(drawn.indices):
             self._waiting[drawn.ticket] = drawn

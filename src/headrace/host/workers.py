@@ -73,6 +73,8 @@ class Workers:
         self.all: dict[int, Worker] = {}
         """By worker id."""
         self._tickets = 0
+        self._buffer = memoryview(bytearray(1 << 20))
+        """For messages: to make one so large for each of them would cost more than all the rest."""
 
     def start(self, worker_id: int) -> Worker:
         """Start one worker process."""
@@ -129,7 +131,7 @@ class Workers:
             gone = fd == worker.pidfd
             ended = False
             # Everything that a worker said before it died still counts.
-            for message in _receive(worker.sock):
+            for message in self._receive(worker.sock):
                 if message:
                     events.append((worker, decode_event(message)))
                 else:
@@ -185,9 +187,22 @@ class Workers:
     def _drain_until_gone(self, worker: Worker, deadline: float) -> None:
         # A worker that is sending its last event must not block on a full socket while we wait for it.
         while worker.process.is_alive() and time.monotonic() < deadline:
-            for _ in _receive(worker.sock):
+            for _ in self._receive(worker.sock):
                 pass
             worker.process.join(0.02)
+
+    def _receive(self, sock: socket.socket) -> Iterator[bytes]:
+        """Messages that are there now; an empty one last if the other end is closed."""
+        while True:
+            try:
+                length = sock.recv_into(self._buffer)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                length = 0
+            yield bytes(self._buffer[:length])
+            if not length:
+                return
 
 
 @contextlib.contextmanager
@@ -206,17 +221,3 @@ def _interrupts_blocked(context: Any) -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _receive(sock: socket.socket) -> Iterator[bytes]:
-    """Messages that are there now; an empty one last if the other end is closed."""
-    while True:
-        try:
-            message = sock.recv(1 << 20)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            message = b""
-        yield message
-        if not message:
-            return

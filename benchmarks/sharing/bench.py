@@ -10,9 +10,9 @@ from typing import Any
 
 from benchmarks.common.bench import DATA, Bench, Runs, options
 from benchmarks.common.environments import PEERS, Peer
-from benchmarks.common.photos import warm
+from benchmarks.common.photos import describe_photos, warm
 from benchmarks.common.progress import say
-from benchmarks.common.report import table
+from benchmarks.common.report import RESULTS, table
 from benchmarks.common.rounds import Run, summarise
 from benchmarks.common.tree import wait_until_idle
 from benchmarks.sharing import targets
@@ -64,6 +64,8 @@ class SharingBench(Bench[Entry]):
 
     def run(self) -> Runs:
         """All rounds: what the targets need several times, the rest once."""
+        if self.args.again:
+            return self.run_again(self.args.again)
         names = [entry.name for entry in self.entries if entry.name not in self.missing]
         often = self.args.repeats or (1 if self.quick else 3)
         first = [4] if 4 in self.numbers else list(self.numbers[:1])
@@ -81,6 +83,26 @@ class SharingBench(Bench[Entry]):
             else:
                 say(f"no scenarios: {PACED_BY} was not measured, so there is nothing to pace them by")
         return runs
+
+    def run_again(self, names: Sequence[str]) -> Runs:
+        """Measure some cases of the last result again, because the machine was not idle; the rest stands."""
+        last = json.loads((RESULTS / f"{self.name}.json").read_text())
+        if last["photos"] != describe_photos(self.photos):
+            raise SystemExit("the last result is of other photos: measure everything")
+        self.rate = last["settings"]["pace_from_images_s"]
+        stands: Runs = {item["name"]: item["runs"] for item in last["cases"]}
+        self.numbers = tuple(int(n) for n in last["settings"]["workers_per_job_of_peers"])
+        every = equals([entry.name for entry in self.entries], self.numbers, self.scale)
+        every += scenarios(self.scale, self.rate, BATCH)
+        self.cases = {case.name: case for case in every if case.name in stands}
+        self.missing |= {item["name"]: item["reason"] for item in last["cases"] if "reason" in item}
+        unknown = set(names) - set(self.cases)
+        if unknown:
+            raise SystemExit(f"the last result has no {', '.join(sorted(unknown))}")
+        for name in names:
+            self.missing.pop(name, None)
+        again = self.measure_cases([self.cases[name] for name in names], self.args.repeats or 1)
+        return {**stands, **again}
 
     def measure_cases(self, cases: Sequence[Case], repeats: int) -> Runs:
         """Some cases, interleaved."""
@@ -208,6 +230,13 @@ def main() -> None:
         "--workers", type=int, help="workers per job of peers (default: CPUs divided by jobs)"
     )
     parser.add_argument("--rate", type=float, help="images/s that set the paces (default: what is measured)")
+    parser.add_argument(
+        "--again",
+        action="append",
+        default=[],
+        metavar="CASE",
+        help="measure a case of the last result again, and keep the others",
+    )
     parser.add_argument("--no-scenarios", action="store_true", help="equal jobs only")
     SharingBench(parser.parse_args()).main()
 

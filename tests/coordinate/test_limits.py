@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.coordinate import commons
-from headrace.coordinate.protocol import Refused
+from headrace.coordinate.protocol import Drawn, Refused
 from headrace.core.forms import Form
 from tests.coordinate.jobs import BYTES, Member, World, pair, prepared
 
@@ -99,3 +99,26 @@ def test_an_augmented_sample_goes_when_all_have_had_it_but_for_those_who_left() 
     second.finish(work, 0, 8, prepared)
     assert len(shelf) == 0
     world.check_quiet()
+
+
+def test_a_draw_says_whether_others_share_what_is_prepared_for_it() -> None:
+    """A job in company keeps less ahead."""
+    world = World()
+
+    def accompanied(member: Member) -> bool:
+        world.commons.ask(member.session, b"")
+        drawn = [reply for _, reply in world.commons.out if isinstance(reply, Drawn)][-1]
+        world.deliver()
+        world.settle()
+        return drawn.accompanied
+
+    first = Member(world, np.arange(200), keys=("", "d", "a"))
+    first.begin()
+    assert not accompanied(first)
+    stranger = Member(world, np.arange(300, 400), keys=("", "x", "y"))
+    assert stranger.number >= 0 and not accompanied(first), "with whom nothing can be shared"
+    second = Member(world, np.arange(200), keys=("", "d", "b"))
+    assert accompanied(first)
+    second.leave()
+    second.bury()
+    assert not accompanied(first)

@@ -146,14 +146,18 @@ def test_extents_outside_of_the_cache_are_refused(host: Host, open_store: Callab
 def test_without_the_hosts_memory_nothing_is_cached(
     host: Host, open_store: Callable[[], SharedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(share, "_PATIENCE", 0.05)
     store = open_store()
     host.welcome()
+    store.extent(order(), 0, 1)
+    waits: list[float | None] = []
+    really = store._arrived.wait_for
+    monkeypatch.setattr(store._arrived, "wait_for", lambda test, limit: waits.append(limit) or really(test, 0))
     other = order(instance=INSTANCE + 1)
     assert store.take(other, None, Form.DECODED, [64, 64]) == [None, None]
     with pytest.raises(ValueError, match="not here"):
         store.extent(other, 0, 1)
     assert store.take(order(ticket=-1), None, Form.DECODED, [64]) == [None]
+    assert set(waits) == {share._BRIEFLY} and share._BRIEFLY < 1, "that host is gone: another is here"
 
 
 def test_memory_that_is_shorter_than_promised_is_not_mapped(

@@ -164,6 +164,37 @@ def test_memory_of_a_job_that_is_gone_is_free_once_its_workers_are_gone_too(host
     assert wait_until(lambda: not used(host))
 
 
+def test_what_workers_said_counts_although_their_job_hung_up_before(
+    host: service.Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host may hear of the end first."""
+    job, other = join(), join("other")
+    worker = Caller("worker")
+    job.tell(Begin(0))
+    drawn = job.ask(Ask())
+    assert isinstance(drawn, Drawn)
+    grants = np.frombuffer(drawn.grants, np.int64).reshape(-1, 4)
+    row, form, offset, _ = grants[grants[:, 1] == int(Form.DECODED)][0].tolist()
+    held, go_on = threading.Event(), threading.Event()
+    accept = host._accept
+
+    def hold() -> None:
+        held.set()
+        go_on.wait(20)
+        accept()
+
+    monkeypatch.setattr(host, "_accept", hold)
+    with closing(runtime.connect()):
+        assert held.wait(20)
+        job.close()
+        worker.tell(Finished(drawn.ticket, 0, 8, np.array([row, form, offset, 100], np.int64).tobytes()))
+        go_on.set()
+        assert wait_until(lambda: len(host.commons.jobs) == 1)
+    assert sum(len(shelf) for shelf in host.commons.pool.shelves.values()) == 1
+    worker.close()
+    other.close()
+
+
 def test_a_job_that_ends_is_noticed_although_another_process_holds_its_connection(
     host: service.Service,
 ) -> None:

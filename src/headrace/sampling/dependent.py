@@ -14,6 +14,8 @@ from headrace.sampling.rounds import play
 from headrace.sampling.sampler import View, arrange
 from headrace.sampling.tree import Tree
 
+_WINDOW, _DRAWS = 512, 3
+"""Samples, and draws, that are promised at a time, at least: each time costs a tree."""
 _NOTHING: Ids = np.empty(0, np.int64)
 
 
@@ -38,8 +40,9 @@ class Dependent:
 
     name = "dependent"
 
-    def __init__(self, window: int = 512) -> None:
-        if window < 1:
+    def __init__(self, window: int | None = None) -> None:
+        """``window``: how many samples are promised ahead; None: some draws, and not too few samples."""
+        if window is not None and window < 1:
             raise ValueError(f"a window of {window} samples")
         self._window = window
         self._queues: dict[int, Ids] = {}
@@ -82,7 +85,10 @@ class Dependent:
 
     def _promise(self, remaining: Remaining, job: int, count: int, peers: tuple[int, ...], key: int) -> None:
         """Play rounds for the job and the peers that have room, until the first of them has none."""
-        window = max(self._window, count)
+        window = max(self._window or 0, count)
+        if self._window is None:
+            # (what is left is less than a draw, and would make each promise so much shorter)
+            window = max(_WINDOW, _DRAWS * count) + len(self._queue(remaining, job))
         # Peers with less room would cut the rounds into slivers, each at the price of a new tree.
         enough = max(window // 2, 1)
         players, rounds = [], window

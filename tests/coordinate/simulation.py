@@ -65,7 +65,7 @@ class Simulation:
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
         budgets = {Form.ENCODED: 10**6, Form.DECODED: 10**6} if self.caches else {}
-        self.directory = Directory(self.size, budgets)
+        self.directory = Directory(self.size, budgets, 1 << 40)
         self.coordinator = Coordinator(
             self.directory, rows_per_order=self.rows_per_order, in_order=self.in_order
         )
@@ -130,13 +130,15 @@ class Simulation:
             assert batch.open == 0
 
     def _publish(self, order: Order) -> bytes:
-        keep = np.frombuffer(order.keep, np.uint8)
-        rows = [
-            (row, form, 64 * order.id, 8)
-            for row in range(len(keep))
-            for form in (Form.ENCODED, Form.DECODED)
-            if keep[row] & (1 << form) and self.dice.random() < 0.5
-        ]
+        left = np.frombuffer(order.grants, np.int64).reshape(-1, 3).tolist()
+        rows = []
+        for row, bits in enumerate(order.keep):
+            for form in (Form.ENCODED, Form.DECODED):
+                if bits & (1 << form):
+                    block = next(block for block in left if block[0] == form)
+                    left.remove(block)
+                    if self.dice.random() < 0.5:
+                        rows.append((row, form, block[1], 8))
         return np.array(rows, np.int64).tobytes()
 
     def deliver(self) -> bool:
@@ -217,4 +219,5 @@ class Simulation:
         assert not self.lent
         assert len(self.free) == self.slots
         if self.caches:
-            assert not self.directory._pending.any()
+            for shelf in self.directory._shelves.values():
+                assert not shelf.pending.count() and not shelf.busy

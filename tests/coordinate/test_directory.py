@@ -1,8 +1,8 @@
-"""The directory: each sample enters at its most prepared form, is cached once, and is counted once."""
+"""A job's own cache: each sample enters at its most prepared form, lasts in one, and is counted once."""
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
 
 import numpy as np
 import pytest
@@ -10,146 +10,247 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordinate.directory import Directory
+from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.forms import CACHEABLE, Form
 
 ENCODED, DECODED = 1 << Form.ENCODED, 1 << Form.DECODED
-BOTH = {Form.ENCODED: 100, Form.DECODED: 100}
+SPAN = 1 << 40
+SIZES = {Form.ENCODED: 64, Form.DECODED: 256}
+"""Bytes of an extent that is prepared as it should: multiples of what memory is given out in."""
+_numbers = itertools.count()
 
 
-def ids(*samples: int) -> np.ndarray:
-    return np.array(samples, np.int64)
+def budgets(encoded: int = 0, decoded: int = 0) -> dict[Form, int]:
+    """For so many samples of each form."""
+    return {Form.ENCODED: encoded * SIZES[Form.ENCODED], Form.DECODED: decoded * SIZES[Form.DECODED]}
 
 
-def published(*rows: tuple[int, int, int, int]) -> np.ndarray:
-    return np.array(rows, np.int64).reshape(-1, 4)
+def directory(size: int = 10, **room: int) -> Directory:
+    """One that knows how large extents are."""
+    made = Directory(size, budgets(**room), SPAN)
+    for shelf in made._shelves.values():
+        shelf.learn([SIZES[shelf.form]])
+    return made
+
+
+def ordered(directory: Directory, *samples: int, again: bool = False) -> Order:
+    """An order over these samples, dressed."""
+    order = Order(next(_numbers), 0, 0, 1, 0, 0, 0, 0, np.array(samples, np.int64).tobytes())
+    directory.dress(order, None, again=again)
+    return order
+
+
+def forms(order: Order) -> list[int]:
+    return list(order.forms)
+
+
+def keep(order: Order) -> list[int]:
+    return list(order.keep)
+
+
+def grants(order: Order) -> list[tuple[int, int, int]]:
+    return [tuple(row) for row in np.frombuffer(order.grants, np.int64).reshape(-1, 3).tolist()]
+
+
+def finish(
+    directory: Directory, order: Order, *, only: set[int] | None = None, size: int = 0
+) -> dict[tuple[int, Form], int]:
+    """Publish what an order was to keep; ``only``: of these rows. Returns offsets by sample and form."""
+    left = grants(order)
+    rows = []
+    found = {}
+    for row, bits in enumerate(order.keep):
+        for form in CACHEABLE:
+            if bits & (1 << form):
+                at = next(at for at, (kind, _, _) in enumerate(left) if kind == form)
+                _, offset, capacity = left.pop(at)
+                if only is None or row in only:
+                    nbytes = size or SIZES[form]
+                    assert nbytes <= capacity
+                    rows.append((row, int(form), offset, nbytes))
+                    found[int(order.index_array()[row]), form] = offset
+    published = np.array(rows, np.int64).tobytes()
+    directory.done(order, OrderDone(order.id, [], published=published))
+    return found
 
 
 def test_nothing_is_cached_without_a_budget() -> None:
-    assert not Directory(10, {}).caches
-    assert not Directory(10, dict.fromkeys(CACHEABLE, 0)).caches
-    forms, offsets, _, keep = Directory(10, {}).enter(ids(1, 2))
-    assert not forms.any()
-    assert not keep.any()
-    assert offsets.tolist() == [-1, -1]
+    for made in (Directory(10, {}), Directory(10, dict.fromkeys(CACHEABLE, 0))):
+        order = ordered(made, 1, 2)
+        assert (order.forms, order.keep, order.grants) == (b"", b"", b"")
+        made.done(order, OrderDone(order.id, []))
+        assert not any(made.samples.values()) and not any(made.hits.values())
 
 
-def test_the_most_prepared_form_wins() -> None:
-    directory = Directory(10, BOTH)
-    directory.publish(ids(3, 4), published((0, Form.ENCODED, 64, 10), (0, Form.DECODED, 640, 30)))
-    directory.publish(ids(4), published((0, Form.ENCODED, 128, 11)))
-    forms, offsets, lengths, keep = directory.enter(ids(4, 3, 5))
-    assert forms.tolist() == [Form.ENCODED, Form.DECODED, Form.NONE]
-    assert offsets.tolist() == [128, 640, -1]
-    assert lengths.tolist() == [11, 30, 0]
-    assert keep.tolist() == [DECODED, 0, ENCODED | DECODED]
+def test_a_sample_lasts_decoded_while_there_is_room_and_then_encoded() -> None:
+    made = directory(encoded=2, decoded=1)
+    order = ordered(made, 1, 2, 3, 4)
+    assert keep(order) == [DECODED, ENCODED, ENCODED, 0]
+    places = finish(made, order)
+    order = ordered(made, 4, 3, 1, 2)
+    assert forms(order) == [Form.NONE, Form.ENCODED, Form.DECODED, Form.ENCODED]
+    offsets = np.frombuffer(order.offsets, np.int64).tolist()
+    assert offsets == [-1, places[3, Form.ENCODED], places[1, Form.DECODED], places[2, Form.ENCODED]]
+    assert np.frombuffer(order.lengths, np.int64).tolist() == [0, 64, 256, 64]
+    assert keep(order) == [0, 0, 0, 0] and not order.grants
 
 
 def test_a_pending_sample_is_asked_for_once_and_again_after_it_failed() -> None:
-    directory = Directory(10, BOTH)
-    first = directory.enter(ids(1, 2))[3]
-    assert first.tolist() == [ENCODED | DECODED] * 2
-    assert directory.enter(ids(2, 3))[3].tolist() == [0, ENCODED | DECODED]
-    directory.publish(ids(1, 2), published((0, Form.DECODED, 0, 5)))
-    directory.settle(ids(1, 2), first)
-    assert directory.enter(ids(1, 2))[3].tolist() == [0, ENCODED | DECODED]
+    made = directory(decoded=9)
+    first = ordered(made, 1, 2)
+    assert keep(first) == [DECODED] * 2
+    beside = ordered(made, 2, 3)
+    assert keep(beside) == [0, DECODED]
+    finish(made, first, only={0})
+    assert keep(ordered(made, 1, 2)) == [0, DECODED]
+
+
+def test_what_a_lost_order_was_granted_is_granted_to_others() -> None:
+    made = directory(decoded=2)
+    lost = ordered(made, 1, 2)
+    assert not any(keep(ordered(made, 3, 4)))
+    made.lost(lost)
+    assert keep(ordered(made, 3, 4)) == [DECODED] * 2
+    made.lost(lost)
+    made.done(lost, OrderDone(lost.id, []))
+    assert not any(keep(ordered(made, 5))), "once"
 
 
 def test_a_sample_that_comes_twice_in_one_order_is_kept_once() -> None:
     """Else both rows would take room in the cache, and one of them for nothing."""
-    directory = Directory(10, BOTH)
-    keep = directory.enter(ids(7, 1, 7, 7))[3]
-    assert keep.tolist() == [ENCODED | DECODED, ENCODED | DECODED, 0, 0]
-    assert not directory.enter(ids(7))[3].any()
-    directory.settle(ids(7, 1, 7, 7), keep)
-    assert directory.enter(ids(7))[3].tolist() == [ENCODED | DECODED], "settled, whatever its other rows say"
+    made = directory(encoded=9, decoded=9)
+    order = ordered(made, 7, 1, 7, 7)
+    assert keep(order) == [DECODED, DECODED, 0, 0]
+    assert keep(ordered(made, 7)) == [0]
+    finish(made, order, only=set())
+    assert keep(ordered(made, 7)) == [DECODED], "settled, whatever its other rows say"
 
 
-def test_a_full_form_is_no_longer_asked_for() -> None:
-    directory = Directory(10, BOTH)
-    directory.full(Form.DECODED)
-    assert directory.enter(ids(1))[3].tolist() == [ENCODED]
-    directory.full(Form.ENCODED)
-    assert directory.enter(ids(2))[3].tolist() == [0]
+def test_the_encoded_form_of_what_is_decoded_by_now_goes() -> None:
+    made = directory(encoded=4, decoded=1)
+    finish(made, ordered(made, 0, 1, 2))
+    made.divide(budgets(encoded=4, decoded=2))
+    reading = ordered(made, 1)
+    assert keep(reading) == [DECODED]
+    also = ordered(made, 1)
+    finish(made, reading)
+    assert made.samples == {Form.ENCODED: 2, Form.DECODED: 2, Form.AUGMENTED: 0}, "somebody still reads it"
+    made.done(also, OrderDone(also.id, []))
+    assert forms(ordered(made, 1)) == [Form.DECODED]
 
 
-def test_what_is_published_twice_counts_once() -> None:
-    directory = Directory(10, BOTH)
-    directory.publish(ids(1), published((0, Form.DECODED, 64, 5)))
-    directory.publish(ids(1), published((0, Form.DECODED, 128, 9)))
-    assert directory.bytes[Form.DECODED] == 5
-    assert directory.samples[Form.DECODED] == 1
-    assert directory.enter(ids(1))[1].tolist() == [64]
+def test_a_cache_that_is_divided_anew_changes_as_others_come() -> None:
+    made = directory(decoded=4)
+    finish(made, ordered(made, 0, 1, 2, 3))
+    made.divide(budgets(encoded=8, decoded=2))
+    for shelf in made._shelves.values():
+        shelf.learn([SIZES[shelf.form]])
+    assert made.samples[Form.DECODED] == 4, "nothing goes before its room is needed"
+    order = ordered(made, 4, 5)
+    assert keep(order) == [ENCODED, ENCODED]
+    assert made.samples[Form.DECODED] == 3
+    finish(made, order)
+    finish(made, ordered(made, *range(6, 10)))
+    assert made.samples[Form.DECODED] == 2 and made.samples[Form.ENCODED] == 6
+    assert made.pool.used <= sum(made.budgets.values())
+    back = budgets(decoded=4)
+    made.divide(back)
+    finish(made, ordered(made, 4, 5))
+    finish(made, ordered(made, *range(4)))
+    assert made.samples[Form.DECODED] == 4 and made.samples[Form.ENCODED] == 0
 
 
-def test_extents_beyond_four_gigabytes() -> None:
-    directory = Directory(4, {Form.DECODED: 2**40})
-    directory.publish(ids(2), published((0, Form.DECODED, 2**35, 5 * 2**30)))
-    _, offsets, lengths, _ = directory.enter(ids(2))
-    assert (offsets[0], lengths[0]) == (2**35, 5 * 2**30)
+def test_what_is_read_stays() -> None:
+    made = directory(decoded=2)
+    finish(made, ordered(made, 0, 1))
+    reading = ordered(made, 0, 1)
+    made.divide(budgets(encoded=8))
+    order = ordered(made, 2)
+    assert not any(keep(order)) and made.samples[Form.DECODED] == 2
+    made.done(reading, OrderDone(reading.id, []))
+    assert keep(ordered(made, 3)) == [ENCODED] and made.samples[Form.DECODED] == 1
+
+
+def test_blocks_that_were_too_small_are_larger_the_next_time() -> None:
+    made = directory(decoded=100)
+    order = ordered(made, 1)
+    ((_, _, capacity),) = grants(order)
+    made.done(order, OrderDone(order.id, [], wanted=(0, 4 * capacity, 0)))
+    ((_, _, larger),) = grants(ordered(made, 1))
+    assert larger == 4 * capacity
+
+
+def test_no_more_is_published_than_was_granted() -> None:
+    made = directory(decoded=2)
+    for sample, (form, more) in enumerate(((Form.DECODED, 1), (Form.ENCODED, 0))):
+        order = ordered(made, sample)
+        ((_, offset, capacity),) = grants(order)
+        published = np.array([(0, int(form), offset, capacity + more)], np.int64).tobytes()
+        with pytest.raises(ValueError, match="in a block of"):
+            made.done(order, OrderDone(order.id, [], published=published))
 
 
 @pytest.mark.parametrize("again", [False, True])
 def test_samples_entered_again_are_not_counted_again(again: bool) -> None:
-    directory = Directory(10, BOTH)
-    directory.enter(ids(1, 2, 2))
-    directory.enter(ids(1, 2), again=again)
-    assert directory.hits[Form.NONE] == (3 if again else 5)
+    made = directory(decoded=2)
+    ordered(made, 1, 2, 2)
+    ordered(made, 1, 2, again=again)
+    assert made.hits[Form.NONE] == (3 if again else 5)
 
 
 ORDERS = st.lists(st.lists(st.integers(0, 11), min_size=1, max_size=6), min_size=1, max_size=25)
+ROOM = st.builds(budgets, st.integers(0, 14), st.integers(0, 14))
 
 
-@given(ORDERS, st.randoms(use_true_random=False), st.booleans(), st.booleans())
+@given(ORDERS, ROOM, ROOM, st.randoms(use_true_random=False))
 @settings(deadline=None)
 def test_accounting_under_any_interleaving(
-    orders: list[list[int]], random: object, encoded: bool, decoded: bool
+    orders: list[list[int]], room: dict[Form, int], later: dict[Form, int], random: object
 ) -> None:
-    """Orders overlap and end in any order, with some of what they were to keep published."""
+    """Orders overlap and end in any order, with some of what they were to keep published; budgets change."""
     choice, chance = random.choice, random.random  # type: ignore[attr-defined]
-    directory = Directory(12, {Form.ENCODED: 99 * encoded, Form.DECODED: 99 * decoded})
+    made = Directory(12, room, SPAN)
     waiting, running = list(orders), []
-    where: dict[tuple[int, int], tuple[int, int]] = {}
-    asked: Counter[tuple[int, int]] = Counter()
-    next_offset, drawn = 0, 0
+    held: dict[int, tuple[int, int, int]] = {}
+    """Blocks that may be written: by offset, the order, the form and the capacity."""
     while waiting or running:
+        if chance() < 0.05:
+            made.divide(later)
         if waiting and (not running or chance() < 0.5):
-            indices = ids(*waiting.pop())
-            drawn += len(indices)
-            forms, offsets, lengths, keep = directory.enter(indices)
-            for row, sample in enumerate(indices.tolist()):
-                best = max((form for form in CACHEABLE if (sample, form) in where), default=Form.NONE)
-                assert forms[row] == best
-                assert (offsets[row], lengths[row]) == where.get((sample, best), (-1, 0))
-                for form in CACHEABLE:
-                    if keep[row] & (1 << form):
-                        assert form > best
-                        asked[sample, form] += 1
-                        assert asked[sample, form] == 1, "two rows at once keep the same sample"
-            running.append((indices, keep))
+            samples = waiting.pop()
+            order = ordered(made, *samples)
+            readable = {}
+            for row, form in enumerate(order.forms):
+                if form:
+                    offset = int(np.frombuffer(order.offsets, np.int64)[row])
+                    shelf = made._shelves[Form(form)]
+                    assert shelf.find([samples[row]])[0][0] == offset
+                    readable[offset] = shelf.find([samples[row]])[1][0]
+            kept = [(row, bits) for row, bits in enumerate(order.keep) if bits]
+            assert len({samples[row] for row, _ in kept}) == len(kept)
+            for row, bits in kept:
+                assert bits in (ENCODED, DECODED) and bits > (
+                    1 << order.forms[row] if order.forms[row] else 0
+                )
+            for form, offset, capacity in grants(order):
+                for there, (_, _, size) in held.items():
+                    assert offset + capacity <= there or there + size <= offset, "granted twice"
+                held[offset] = (order.id, form, capacity)
+            running.append((order, readable))
         else:
-            indices, keep = choice(running)
-            running = [order for order in running if order[0] is not indices]
-            rows = []
-            for row, sample in enumerate(indices.tolist()):
-                for form in CACHEABLE:
-                    if keep[row] & (1 << form):
-                        asked[sample, form] -= 1
-                        if chance() < 0.6:
-                            size = int(chance() * 50) + 1
-                            rows.append((row, int(form), next_offset, size))
-                            assert (sample, form) not in where
-                            where[sample, form] = (next_offset, size)
-                            next_offset += 64
-            directory.publish(indices, published(*rows))
-            directory.settle(indices, keep)
-    assert sum(directory.hits.values()) == drawn
-    for form in CACHEABLE:
-        sizes = [size for (_, kind), (_, size) in where.items() if kind == form]
-        assert (directory.samples[form], directory.bytes[form]) == (len(sizes), sum(sizes))
-    missing = directory.enter(np.arange(12))[3]
-    for sample in range(12):
-        best = max((form for form in CACHEABLE if (sample, form) in where), default=Form.NONE)
-        wanted = (ENCODED * encoded if best < Form.ENCODED else 0) | (
-            DECODED * decoded if best < Form.DECODED else 0
-        )
-        assert missing[sample] == wanted, "something stayed pending though no order is at it"
+            order, readable = choice(running)
+            running = [pair for pair in running if pair[0] is not order]
+            for offset, nbytes in readable.items():
+                for there, (_, _, size) in held.items():
+                    assert offset + nbytes <= there or there + size <= offset, "overwritten while it was read"
+            held = {offset: block for offset, block in held.items() if block[0] != order.id}
+            if chance() < 0.2:
+                made.lost(order)
+            else:
+                rows = {row for row in range(len(order.keep)) if chance() < 0.7}
+                finish(made, order, only=rows, size=int(chance() * 60) + 1)
+    assert sum(made.hits.values()) <= sum(map(len, orders))
+    for form, shelf in made._shelves.items():
+        assert not shelf.busy and not shelf.pending.count()
+        assert made.samples[form] == shelf.cached.count() == len(shelf)
+    assert made.pool.used <= sum(made.budgets.values())

@@ -116,3 +116,15 @@ def test_what_cannot_be_is_refused() -> None:
     space.free([0])
     with pytest.raises(KeyError):
         space.free([0])
+
+
+def test_what_a_block_does_not_need_is_given_to_others() -> None:
+    space = Space(1024)
+    (block,) = space.take(1024)
+    assert space.take(64) == []
+    space.shrink(block, 100)
+    assert space.size_of(block) == 128
+    others = space.take(64, 100)
+    assert sorted(others) == list(range(128, 1024, 64))
+    space.shrink(block, 200)
+    assert space.size_of(block) == 128, "it does not grow"

@@ -1,5 +1,6 @@
 """One worker's stages with an arena and caches of their own, without processes."""
 
+import os
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +13,7 @@ from headrace.core.forms import CACHEABLE, Form
 from headrace.core.layout import RowLayout
 from headrace.engine.board import Board
 from headrace.engine.rows import RowStages
-from headrace.engine.store import LocalStore
+from headrace.engine.store import Cache, LocalStore
 from headrace.recipes import compile_recipe
 from tests.recipes.helpers import MemorySource
 
@@ -39,6 +40,7 @@ class WatchedStore(LocalStore):
     told: list[OrderDone]
 
     def finished(self, order: Order, done: OrderDone) -> None:
+        super().finished(order, done)
         self.told.append(done)
 
 
@@ -56,11 +58,12 @@ class Rig:
     ) -> None:
         self.arena = Arena()
         self.board = Board(self.arena)
-        cache = self.arena.allocate(3 * budget, reserve=False)
-        self.cache = cache
-        for at, form in enumerate(CACHEABLE):
-            self.board.set_cache(form, cache[0] + at * budget, budget)
-        self.store = WatchedStore(self.arena, self.board, cache)
+        self.budget = budget
+        self.cache = Cache(Arena(), 3 * budget)
+        os.ftruncate(self.cache.arena.fd, self.cache.span)
+        self.levels = {form: at * budget for at, form in enumerate(CACHEABLE)}
+        """Where the next block of each form lies."""
+        self.store = WatchedStore(self.cache)
         self.store.told = []
         self.source = recipe.source
         self.program: Any = compile_recipe(recipe, caches_decoded=caches)
@@ -83,6 +86,18 @@ class Rig:
     def close(self) -> None:
         self.board.close()
         self.arena.close()
+        self.cache.arena.close()
+
+    def grants(self, keep: np.ndarray) -> bytes:
+        """A block for each form of each row that is to be kept, while there is room."""
+        block = max(1024, self.budget // 16)
+        found = []
+        for at, form in enumerate(CACHEABLE):
+            for _ in range(int(np.count_nonzero(keep & (1 << form)))):
+                if self.levels[form] + block <= (at + 1) * self.budget:
+                    found.append((int(form), self.levels[form], block))
+                    self.levels[form] += block
+        return np.array(found, np.int64).tobytes()
 
     def order(self, indices: list[int], **options: Any) -> Order:
         seed, epoch = options.pop("seed", 3), options.pop("epoch", 0)
@@ -104,13 +119,15 @@ class Rig:
     ) -> tuple[OrderDone, list[np.ndarray]]:
         """Run an order; ``entering``: row -> form, offset, bytes. ``before`` and ``after``: rows of others."""
         count = len(indices)
+        keeps = np.broadcast_to(np.array(keep, np.uint8), (count,))
         cached = [(entering or {}).get(row, (Form.NONE, -1, 0)) for row in range(count)]
         order = self.order(
             indices,
             forms=bytes(int(form) for form, _, _ in cached),
             offsets=np.array([at for _, at, _ in cached], np.int64).tobytes(),
             lengths=np.array([length for _, _, length in cached], np.int64).tobytes(),
-            keep=np.broadcast_to(np.array(keep, np.uint8), (count,)).tobytes(),
+            keep=keeps.tobytes(),
+            grants=self.grants(keeps),
             layout=self.encoded,
             fill=fill,
             **options,

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from headrace.cache.arena import PAGE, Arena
-from headrace.core.forms import Form
 from headrace.engine import board as module
 from headrace.engine.board import CAPACITY, Board
 
@@ -95,7 +94,7 @@ def test_orders_come_in_the_order_posted_with_their_place(board: Board) -> None:
 def test_nobody_has_what_is_only_posted(board: Board) -> None:
     position = board.post(9, AREA, 0, 1)
     assert board.claimer(position) is None
-    assert board.taken(position) == {}
+    assert board.grown(position) == (0, 0)
 
 
 def test_cancelled_orders_are_passed_over(board: Board) -> None:
@@ -289,72 +288,13 @@ def test_wake_ups_are_counted(board: Board) -> None:
 # -- the cache's room ------------------------------------------------------------------------------------
 
 
-def test_room_in_the_cache_is_given_once_and_up_to_the_limit(board: Board) -> None:
-    board.set_cache(Form.DECODED, 1000, 300)
-    assert board.take_cache(Form.DECODED, [100, 64], None) == [1000, 1100]
-    assert board.take_cache(Form.DECODED, [200, 100, 64], None) == [None, 1164, None]
-    assert board.take_cache(Form.DECODED, [], None) == []
-    assert board.cache_used(Form.DECODED) == 264
-    assert board.take_cache(Form.ENCODED, [1], None) == [None], "another form has a budget of its own"
-    assert board.take_cache(Form.DECODED, [36], None) == [1264]
-    assert board.take_cache(Form.DECODED, [1], None) == [None]
-
-
-def test_what_an_order_took_is_known(board: Board) -> None:
-    for form in (Form.ENCODED, Form.DECODED):
-        board.set_cache(form, 1000 * form, 500)
+def test_by_what_an_order_made_the_arena_longer_is_known(board: Board) -> None:
     position = board.post(0, AREA, 0, 1)
     claim = board.claim(4)
-    board.take_cache(Form.ENCODED, [10, 20], claim)
-    board.take_cache(Form.DECODED, [64], claim)
     grown = board.extend(2 * PAGE, claim)
-    assert board.taken(position) == {
-        Form.ENCODED: (1000, 30),
-        Form.DECODED: (2000, 64),
-        None: (grown, 2 * PAGE),
-    }
+    assert board.grown(position) == (grown, 2 * PAGE)
     again = board.post(1, AREA, 0, 1)
-    assert board.taken(again) == {}
-
-
-def test_spare_ranges_are_used_again(board: Board) -> None:
-    board.set_cache(Form.DECODED, 0, 300)
-    board.take_cache(Form.DECODED, [300], None)
-    assert board.offer_spare(Form.DECODED, 100, 80)
-    assert not board.offer_spare(Form.DECODED, 200, 50), "one at a time"
-    assert board.cache_used(Form.DECODED) == 220
-    assert board.take_cache(Form.DECODED, [50, 50], None) == [None, None]
-    assert board.take_cache(Form.DECODED, [50, 20], None) == [100, 150]
-    assert board.take_cache(Form.DECODED, [10], None) == [170]
-    assert board.cache_used(Form.DECODED) == 300
-    assert board.offer_spare(Form.DECODED, 200, 50)
-
-
-def test_processes_never_take_more_than_the_limit_nor_the_same_twice(board: Board) -> None:
-    base, limit = 4096, 64 * 3000
-    board.set_cache(Form.ENCODED, base, limit)
-
-    def taker(seed: int) -> Callable[[Callable[[int, int, int], None]], None]:
-        def body(report: Callable[[int, int, int], None]) -> None:
-            dice = random.Random(seed)
-            while True:
-                sizes = [64 * dice.randint(1, 9) for _ in range(dice.randint(1, 6))]
-                offsets = board.take_cache(Form.ENCODED, sizes, None)
-                for offset, size in zip(offsets, sizes, strict=True):
-                    if offset is not None:
-                        report(offset, size, 0)
-                if all(offset is None for offset in offsets):
-                    return
-
-        return body
-
-    children = [Child(board, taker(seed)) for seed in range(5)]
-    ranges = sorted(record for child in children for record in child.join()[1])
-    assert ranges[0][0] == base
-    for (offset, size, _), (following, _, _) in itertools.pairwise(ranges):
-        assert offset + size == following
-    assert sum(size for _, size, _ in ranges) == board.cache_used(Form.ENCODED)
-    assert limit - 9 * 64 <= ranges[-1][0] + ranges[-1][1] - base <= limit
+    assert board.grown(again) == (0, 0)
 
 
 def test_processes_extend_the_arena_apart(board: Board) -> None:
@@ -405,35 +345,12 @@ def killed_after_its_note(board: Board, act: Callable[[module.Claim], object]) -
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("spare", [False, True])
-def test_a_worker_killed_while_it_takes_room_does_not_get_it_given_out_twice(
-    board: Board, spare: bool
-) -> None:
-    board.set_cache(Form.DECODED, 0, 1000)
-    if spare:
-        board.take_cache(Form.DECODED, [500], None)
-        assert board.offer_spare(Form.DECODED, 100, 200)
-    position = killed_after_its_note(board, lambda claim: board.take_cache(Form.DECODED, [128], claim))
-    returned = board.taken(position).get(Form.DECODED)
-    given: list[tuple[int, int]] = [] if not spare else [(0, 100), (300, 200)]
-    for _ in range(40):
-        if returned is not None and board.offer_spare(Form.DECODED, *returned):
-            returned = None
-        (offset,) = board.take_cache(Form.DECODED, [40], None)
-        if offset is not None:
-            given.append((offset, 40))
-    given.sort()
-    assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(given)), "given out twice"
-    assert given[-1][0] + given[-1][1] <= 1000
-
-
-@pytest.mark.faults
 def test_a_worker_killed_while_it_extends_the_arena_does_not_get_it_given_out_twice(board: Board) -> None:
     position = killed_after_its_note(board, lambda claim: board.extend(4 * PAGE, claim))
-    returned = board.taken(position).get(None)
+    returned = board.grown(position)
     arena = board._arena
     ranges = []
-    if returned is not None:
+    if returned[1]:
         arena.adopt(returned[1])
         arena.free(*returned)
         ranges.append(arena.allocate(returned[1]))

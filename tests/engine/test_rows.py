@@ -158,7 +158,7 @@ def mixed():
 def test_rows_are_the_same_in_whichever_forms_they_enter(mixed, forms, keep):
     made, rows, places = mixed
     for at, form in enumerate(CACHEABLE):  # beside what ``places`` needs, and empty for each example
-        made.board.set_cache(form, made.cache[0] + at * BUDGET + BUDGET // 2, BUDGET // 2)
+        made.levels[form] = at * BUDGET + BUDGET // 2
     forms = [form if (row, form) in places else Form.NONE for row, form in enumerate(forms)]
     entering = {row: (form, *places[row, form]) for row, form in enumerate(forms) if form}
     made.source.reads.clear()
@@ -196,7 +196,7 @@ def damaged(made, form, how):
     hits = entered(kept, form)
     _, offset, nbytes = hits[1]
     if how == "outside":
-        hits[1] = (form, made.cache[0] + made.cache[1] - 1, nbytes)
+        hits[1] = (form, made.cache.span - 1, nbytes)
     elif how == "below":
         hits[1] = (form, -1, nbytes)
     elif how == "length":
@@ -251,7 +251,7 @@ class Lost:
     def extent(self, order, offset, nbytes):
         raise ValueError("outside")
 
-    def take(self, order, claim, form, sizes):
+    def take(self, order, form, sizes):
         return [64] * len(sizes)
 
     def finished(self, order, done):
@@ -371,7 +371,7 @@ def test_collated_samples_have_no_augmented_form(rig):
     assert done.result == b"6"
     assert {form for _, form in published(done)} == {Form.DECODED}
     with pytest.raises(ValueError, match="collated"):
-        made.run(ALL, entering={0: (Form.AUGMENTED, made.cache[0], 768)})
+        made.run(ALL, entering={0: (Form.AUGMENTED, 0, 768)})
     done, _ = made.run(ALL, keep=ENCODED | AUGMENTED, fill=True, program=only(None))
     assert {form for _, form in published(done)} == {Form.ENCODED}
 

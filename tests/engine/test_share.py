@@ -101,7 +101,7 @@ def test_what_was_published_is_reported_with_the_rows_of_the_draw(
     store = open_store()
     host.welcome()
     done = order()
-    assert store.take(done, None, Form.DECODED, [64, 65]) == [128, None]
+    assert store.take(done, Form.DECODED, [64, 65]) == [128, None]
     store.extent(done, 128, 64)[:] = bytes(range(64))
     published = np.array([(0, Form.DECODED, 128, 64)], np.int64).tobytes()
     store.finished(done, OrderDone(1, [], published, Spent(decoded=2, fetched=1)))
@@ -127,7 +127,7 @@ def test_the_first_order_is_reported_too(
     store = open_store()
     host.welcome()
     first = order()
-    assert store.take(first, None, Form.DECODED, [64]) == [128]
+    assert store.take(first, Form.DECODED, [64]) == [128]
     assert mapped.wait(20)
     store.finished(first, OrderDone(1, []))
     over.set()
@@ -151,12 +151,14 @@ def test_without_the_hosts_memory_nothing_is_cached(
     store.extent(order(), 0, 1)
     waits: list[float | None] = []
     really = store._arrived.wait_for
-    monkeypatch.setattr(store._arrived, "wait_for", lambda test, limit: waits.append(limit) or really(test, 0))
+    monkeypatch.setattr(
+        store._arrived, "wait_for", lambda test, limit: waits.append(limit) or really(test, 0)
+    )
     other = order(instance=INSTANCE + 1)
-    assert store.take(other, None, Form.DECODED, [64, 64]) == [None, None]
+    assert store.take(other, Form.DECODED, [64, 64]) == [None, None]
     with pytest.raises(ValueError, match="not here"):
         store.extent(other, 0, 1)
-    assert store.take(order(ticket=-1), None, Form.DECODED, [64]) == [None]
+    assert store.take(order(ticket=-1), Form.DECODED, [64]) == [None]
     assert set(waits) == {share._BRIEFLY} and share._BRIEFLY < 1, "that host is gone: another is here"
 
 

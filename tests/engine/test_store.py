@@ -1,4 +1,6 @@
-"""Where extents lie: the job's own arena, and blocks that a service granted."""
+"""Where extents lie: in blocks that were granted, of the job's own cache or a shared one."""
+
+import os
 
 import numpy as np
 import pytest
@@ -6,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cache.arena import Arena
-from headrace.coordinate.messages import Order
+from headrace.coordinate.messages import Order, OrderDone
+from headrace.core.errors import OutOfSharedMemory
 from headrace.core.forms import Form
-from headrace.engine.board import Board
-from headrace.engine.store import Grants, LocalStore
+from headrace.core.memory import total_memory
+from headrace.core.sparse import resident
+from headrace.engine.store import Cache, Grants, LocalStore
 
 ORDER = Order(1, 0, 0, 1, 0, 0, 0, 0, b"")
 
@@ -56,34 +60,59 @@ def test_grants_are_the_best_fit(blocks, wants):
 
 
 @pytest.fixture
-def parts():
+def cache():
     arena = Arena()
-    board = Board(arena)
-    cache = arena.allocate(4096, reserve=False)
-    yield arena, board, cache
-    board.close()
+    os.ftruncate(arena.fd, 4096)
+    yield Cache(arena, 4096)
     arena.close()
 
 
-def test_extents_outside_of_the_cache_are_refused(parts):
-    store = LocalStore(*parts)
-    start, size = parts[2]
-    assert len(store.extent(ORDER, start, size)) == size
-    assert len(store.extent(ORDER, start + size, 0)) == 0
-    for offset, nbytes in ((start - 1, 1), (start, size + 1), (start + size, 1), (start, -1), (-1, 0)):
+def test_extents_outside_of_the_cache_are_refused(cache):
+    store = LocalStore(cache)
+    assert len(store.extent(ORDER, 0, 4096)) == 4096
+    assert len(store.extent(ORDER, 4096, 0)) == 0
+    for offset, nbytes in ((-1, 1), (0, 4097), (4096, 1), (0, -1), (-1, 0)):
         with pytest.raises(ValueError, match="outside of the cache"):
             store.extent(ORDER, offset, nbytes)
 
 
-def test_without_a_cache_every_extent_is_outside(parts):
+def test_without_a_cache_every_extent_is_outside():
+    store = LocalStore(None)
     with pytest.raises(ValueError, match="outside of the cache"):
-        LocalStore(parts[0], parts[1], None).extent(ORDER, 0, 1)
+        store.extent(ORDER, 0, 1)
+    assert store.take(order((2, 0, 100)), Form.DECODED, [10]) == [None]
 
 
-def test_extents_are_taken_until_the_budget_is_used_up(parts):
-    arena, board, cache = parts
-    board.set_cache(Form.DECODED, cache[0], 256)
-    store = LocalStore(arena, board, cache)
-    assert store.take(ORDER, None, Form.DECODED, [100, 1]) == [cache[0], cache[0] + 128]
-    assert store.take(ORDER, None, Form.DECODED, [65, 64]) == [None, cache[0] + 192]
-    assert store.take(ORDER, None, Form.AUGMENTED, [1]) == [None]
+def order(*blocks, number=1):
+    return Order(number, 0, 0, 1, 0, 0, 0, 0, b"", grants=np.array(blocks, np.int64).tobytes())
+
+
+def test_an_order_fills_the_blocks_that_it_was_granted_and_says_what_found_none(cache):
+    store = LocalStore(cache)
+    first, second = order((2, 0, 100), (2, 128, 200)), order((2, 512, 100), number=2)
+    assert store.take(first, Form.DECODED, [150, 100]) == [128, 0]
+    assert store.take(second, Form.DECODED, [120, 100]) == [None, 512]
+    assert store.take(first, Form.DECODED, [10]) == [None]
+    assert store.take(first, Form.ENCODED, [7]) == [None]
+    done, other = OrderDone(1, []), OrderDone(2, [])
+    store.finished(first, done)
+    store.finished(second, other)
+    assert (done.wanted, other.wanted) == ((7, 10, 0), (0, 120, 0))
+    store.finished(ORDER, done)
+    assert store.take(ORDER, Form.DECODED, [1]) == [None]
+
+
+def test_where_memory_has_to_be_reserved_a_full_file_system_is_no_room(cache, monkeypatch):
+    def full(offset, nbytes):
+        if offset:
+            raise OutOfSharedMemory("full")
+
+    monkeypatch.setattr(cache.arena, "reserve", full)
+    store = LocalStore(cache)
+    assert store.take(order((2, 0, 100), (2, 128, 100)), Form.DECODED, [100, 100]) == [0, None]
+
+
+def test_a_cache_has_more_addresses_than_there_is_memory_and_takes_none_of_it():
+    cache = Cache.make()
+    assert cache.span > total_memory() and resident(cache.arena.fd) == 0
+    cache.arena.close()

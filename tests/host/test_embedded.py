@@ -19,6 +19,7 @@ from headrace.coordinate.messages import Order
 from headrace.core.errors import LoaderClosed, OutOfSharedMemory, WorkerDied
 from headrace.core.forms import CACHEABLE, Form
 from headrace.engine.board import Board
+from headrace.engine.store import Cache
 from headrace.engine.task import RecipeTask
 from headrace.host.embedded import ProcessHost
 from headrace.host.inline import InlineHost
@@ -72,13 +73,12 @@ def build() -> Iterator:
         arena = Arena()
         board = Board(arena)
         budgets = {**dict.fromkeys(CACHEABLE, 0), Form.DECODED: cache}
-        place = arena.allocate(cache, reserve=False) if cache else None
-        if place is not None:
-            board.set_cache(Form.DECODED, place[0], cache)
-        coordinator = Coordinator(Directory(size, budgets), rows_per_order=3)
+        memory = Cache.make() if cache else None
+        directory = Directory(size, budgets, memory.span if memory else 0)
+        coordinator = Coordinator(directory, rows_per_order=3)
         layout = program.layout
         slots = SlotPool(arena, layout.nbytes(batch) if layout else 0, keep=ahead + 1)
-        task = RecipeTask(recipe, layout, place, bool(cache), 1, None, on_start)
+        task = RecipeTask(recipe, layout, memory, bool(cache), 1, None, on_start)
         if kind == "inline":
             stages = task.stages(arena, board)
             host = InlineHost(
@@ -93,7 +93,7 @@ def build() -> Iterator:
             host = ProcessHost(
                 arena, board, coordinator, slots, ahead=ahead, task=task, workers=workers, context=context
             )
-        host.cache = place
+        host.cache = memory
         if layout is not None:
             host.bytes_for = layout.nbytes
         hosts.append(host)
@@ -202,7 +202,7 @@ def test_what_a_dead_worker_took_of_the_cache_is_used_again(build):
         os.kill(host.workers[0].pid, signal.SIGKILL)
         assert len(deliver(host)) == 3
     assert host.coordinator.directory.bytes[Form.DECODED] <= 64 * 128
-    assert host.board.cache_used(Form.DECODED) <= 64 * 128
+    assert host.coordinator.directory.pool.used <= 64 * 128
     assert host.coordinator.directory.samples[Form.DECODED] >= 50
 
 

@@ -227,7 +227,7 @@ def test_memory_of_the_cache_is_free_when_the_loader_is_closed_while_others_live
     source_recipe, _ = counting(100, shape=(64, 64, 3))
     first = make(source_recipe, cache="4MiB", num_workers=1)
     drain(first)
-    fd = os.dup(host(first).arena.fd)
+    fd = os.dup(host(first).cache.arena.fd)
     with make(recipe(20), num_workers=1) as second:
         drain(second)
         assert os.fstat(fd).st_blocks * 512 > 1_000_000

@@ -31,7 +31,9 @@ IN_HOUSE = Terms(
     ingest=4550,
 )
 """Seneca's own server, from tables 3 and 5."""
-PLAIN = Terms(samples=1000, encoded=100.0, decoded=500.0, augmented=200.0, cache=0.0, prepare=100, augment=400)
+PLAIN = Terms(
+    samples=1000, encoded=100.0, decoded=500.0, augmented=200.0, cache=0.0, prepare=100, augment=400
+)
 
 
 def splits(*rows: tuple[float, float, float]) -> np.ndarray:
@@ -73,8 +75,8 @@ def test_the_average_of_equation_9() -> None:
 
 
 def test_table_6_does_not_follow_from_the_equations() -> None:
-    """The paper has 58-42-0 for ImageNet-1K there. See the errata."""
-    assert search(IN_HOUSE, seneca.throughput).split[0] < 0.58
+    """The paper has 58-42-0 for ImageNet-1K on this server."""
+    assert search(IN_HOUSE, seneca.throughput).split == (1.0, 0.0, 0.0)
 
 
 # -- gradients ---------------------------------------------------------------------------------------------
@@ -82,7 +84,11 @@ def test_table_6_does_not_follow_from_the_equations() -> None:
 
 @pytest.mark.parametrize(
     ("nvlink", "network", "pcie"),
-    [("none", 2 * 3 / 4 * 1e8 / 50, 2 * 7 / 8 * 1e8 / 50), ("node", 2 * 3 / 4 * 1e8 / 50, 0), ("cluster", 0, 0)],
+    [
+        ("none", 2 * 3 / 4 * 1e8 / 50, 2 * 7 / 8 * 1e8 / 50),
+        ("node", 2 * 3 / 4 * 1e8 / 50, 0),
+        ("cluster", 0, 0),
+    ],
 )
 def test_gradients_go_around_a_ring_unless_they_have_links_of_their_own(
     nvlink: str, network: float, pcie: float
@@ -236,9 +242,11 @@ def test_of_equally_good_splits_the_one_with_least_work_is_taken() -> None:
 
 def test_a_split_is_kept_unless_another_is_clearly_better() -> None:
     terms = dataclasses.replace(PLAIN, cache=100_000.0, storage=2000.0)
-    best = search(terms)
-    encoded, decoded, augmented = best.split
-    near = (encoded - 0.02, decoded + 0.02, augmented) if encoded else (0.02, decoded - 0.02, augmented)
+    best, every = search(terms), grid(100)
+    expected = bottleneck.throughput(terms, every)
+    near = tuple(
+        every[np.flatnonzero((expected < 0.995 * best.throughput) & (expected > 0.975 * best.throughput))[0]]
+    )
     assert reconsider(near, terms).split == near
     assert reconsider((0.0, 0.0, 1.0), terms) == best
 

@@ -1,27 +1,37 @@
-"""The directory: which sample is cached in which form, and where."""
+"""The directory of a job's own cache: which sample is cached in which form and where, and what is kept."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.coordinate.messages import Order, OrderDone
+from headrace.coordinate.pool import Pool
+from headrace.coordinate.shelf import Shelf
+from headrace.core.bits import drop, put, test
 from headrace.core.forms import CACHEABLE, Form
 
-Published = NDArray[np.int64]
-"""Rows of (row, form, offset, bytes)."""
+Ids = NDArray[np.int64]
+Encoded = bytes
+"""(``bytes`` is also what a directory calls the sizes of its contents.)"""
+_IS_DECODED = int(Form.DECODED)  # numpy takes long over enumerations
 
 
 class Catalogue(Protocol):
     """What a coordinator asks about cached samples, whoever keeps them."""
 
-    budgets: dict[Form, int]
-    bytes: dict[Form, int]
-    samples: dict[Form, int]
-    hits: dict[Form, int]
+    @property
+    def budgets(self) -> Mapping[Form, int]: ...
+    @property
+    def bytes(self) -> Mapping[Form, int]: ...
+    @property
+    def samples(self) -> Mapping[Form, int]: ...
+    @property
+    def hits(self) -> Mapping[Form, int]: ...
 
     def dress(self, order: Order, drawn: Any, *, again: bool = False) -> None:
         """Say how each row of an order enters and what is kept of it. ``again``: another order with these rows
@@ -36,103 +46,165 @@ class Catalogue(Protocol):
         """An order will not be finished."""
         ...
 
-    def full(self, form: Form) -> None:
-        """A form's budget is used up."""
-        ...
+
+@dataclass(eq=False)
+class _Open:
+    """What an order that is under way holds of the cache."""
+
+    ids: Ids
+    keep: NDArray[np.uint8]
+    blocks: dict[int, tuple[Form, int]]
+    """Granted and not filled, by offset: form and capacity."""
+    reads: list[tuple[Shelf, list[int]]]
 
 
 class Directory:
-    """Where each cached sample lies. Budgets are kept where space is taken; here it is only looked up."""
+    """A job's own cache.
 
-    def __init__(self, size: int, budgets: Mapping[Form, int]) -> None:
+    A sample lasts in one form: decoded while there is room for that, else encoded. What is cached stays, for with
+    each sample needed once an epoch no other one would be needed sooner; it goes only when the cache is divided
+    anew, and then as others come for its room.
+    """
+
+    def __init__(self, size: int, budgets: Mapping[Form, int], span: int = 0) -> None:
+        """``span``: addresses of the cache's memory. They cost nothing, and there should be far more than bytes."""
         self.size = size
-        self.budgets = {form: budgets.get(form, 0) for form in CACHEABLE}
-        used = [form for form in CACHEABLE if self.budgets[form] > 0]
-        self._offsets = {form: np.full(size, -1, np.int64) for form in used}
-        self._lengths = {form: np.zeros(size, np.int64) for form in used}
-        self._pending = np.zeros(size if used else 0, np.uint8)
-        self._full: set[Form] = set()
-        self.bytes = dict.fromkeys(CACHEABLE, 0)
-        self.samples = dict.fromkeys(CACHEABLE, 0)
+        self.pool = Pool(span, lambda _, ids: np.zeros(len(ids), np.int64))
         self.hits = dict.fromkeys((Form.NONE, *CACHEABLE), 0)
+        self._shelves: dict[Form, Shelf] = {}
+        self._open: dict[int, _Open] = {}
+        self._budgets: dict[Form, int] = {}
+        self.divide(budgets)
+
+    def divide(self, budgets: Mapping[Form, int]) -> None:
+        """Divide the cache anew. What a form has too much goes when another one needs the room."""
+        self._budgets = {form: budgets.get(form, 0) for form in CACHEABLE}
+        self.pool.set_budget(sum(self._budgets.values()), self._budgets)
+        for form, budget in self._budgets.items():
+            if budget and form != Form.AUGMENTED and form not in self._shelves:
+                self._shelves[form] = self.pool.shelf(form, "", self.size)
+                self._shelves[form].jobs.add(0)
 
     @property
-    def caches(self) -> bool:
-        """Whether anything can be cached at all."""
-        return bool(self._offsets)
+    def budgets(self) -> Mapping[Form, int]:
+        """Bytes for each form."""
+        return self._budgets
+
+    @property
+    def bytes(self) -> Mapping[Form, int]:
+        """Bytes of what is cached, by form."""
+        return {form: self._shelves[form].bytes if form in self._shelves else 0 for form in CACHEABLE}
+
+    @property
+    def samples(self) -> Mapping[Form, int]:
+        """Samples that are cached, by form."""
+        return {form: len(self._shelves[form]) if form in self._shelves else 0 for form in CACHEABLE}
+
+    @property
+    def drawn(self) -> int:
+        """Samples that were asked for."""
+        return sum(self.hits.values())
+
+    def mean(self, form: Form) -> float:
+        """Mean bytes of a sample in a form, as far as any was seen; else 0."""
+        shelf = self._shelves.get(form)
+        return float(shelf.expected) if shelf is not None and shelf.known else 0.0
 
     def dress(self, order: Order, drawn: Any, *, again: bool = False) -> None:
         """See ``Catalogue``."""
-        if self.caches:
-            forms, offsets, lengths, keep = self.enter(order.index_array(), again=again)
-            order.forms, order.offsets = forms.tobytes(), offsets.tobytes()
-            order.lengths, order.keep = lengths.tobytes(), keep.tobytes()
-
-    def done(self, order: Order, event: OrderDone) -> None:
-        """See ``Catalogue``."""
-        if self.caches:
-            if event.published:
-                published = np.frombuffer(event.published, np.int64).reshape(-1, 4)
-                self.publish(order.index_array(), published)
-            self.lost(order)
-
-    def lost(self, order: Order) -> None:
-        """See ``Catalogue``."""
-        if self.caches:
-            self.settle(order.index_array(), np.frombuffer(order.keep, np.uint8))
-
-    def enter(
-        self, indices: NDArray[np.int64], *, again: bool = False
-    ) -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
-        """For each sample of an order: the form it enters in, its extent, and the forms to keep of it.
-
-        Enter each sample at the most prepared form there is. A sample that is already being cached by another
-        order is not cached a second time. ``again``: these samples were entered before, for an order that was
-        lost, and are already counted.
-        """
-        count = len(indices)
+        if not self._shelves:
+            return
+        ids = order.index_array()
+        count = len(ids)
         forms = np.zeros(count, np.uint8)
         offsets = np.full(count, -1, np.int64)
         lengths = np.zeros(count, np.int64)
-        keep = np.zeros(count, np.uint8)
-        for form, where in self._offsets.items():
-            at = where[indices]
-            here = at >= 0
-            forms[here] = form
-            offsets[here] = at[here]
-            lengths[here] = self._lengths[form][indices][here]
-        for form in (Form.ENCODED, Form.DECODED):
-            if form in self._offsets and form not in self._full:
-                bit = np.uint8(1 << form)
-                wanted = (forms < form) & ((self._pending[indices] & bit) == 0)
-                keep[wanted] |= bit
-        if keep.any():
-            # A sample may come twice in one order; only its first row keeps it.
-            first = np.zeros(count, np.bool_)
-            first[np.unique(indices, return_index=True)[1]] = True
-            keep[~first] = 0
-            np.bitwise_or.at(self._pending, indices, keep)
+        reads: list[tuple[Shelf, list[int]]] = []
+        for form in (Form.DECODED, Form.ENCODED):
+            shelf = self._shelves.get(form)
+            if shelf is None or not len(shelf):
+                continue
+            rows = np.flatnonzero(test(shelf.cached.words, ids) & (forms == 0))
+            if len(rows):
+                samples = ids[rows].tolist()
+                forms[rows] = int(form)
+                offsets[rows], lengths[rows] = shelf.find(samples)
+                shelf.read(samples)
+                reads.append((shelf, samples))
+        opened = _Open(ids, np.zeros(count, np.uint8), {}, reads)
+        if (forms < _IS_DECODED).any():
+            self._keep(opened, forms)
+        order.forms, order.offsets, order.lengths = forms.tobytes(), offsets.tobytes(), lengths.tobytes()
+        order.keep = opened.keep.tobytes()
+        if opened.blocks:
+            grants = [(int(form), offset, size) for offset, (form, size) in opened.blocks.items()]
+            order.grants = np.array(grants, np.int64).tobytes()
+        self._open[order.id] = opened
         if not again:
             for value, number in enumerate(np.bincount(forms, minlength=len(self.hits)).tolist()):
                 self.hits[Form(value)] += number
-        return forms, offsets, lengths, keep
 
-    def publish(self, indices: NDArray[np.int64], published: Published) -> None:
-        """Extents that an order wrote."""
-        for row, form_, offset, nbytes in published.tolist():
-            form = Form(form_)
-            sample = indices[row]
-            if self._offsets[form][sample] < 0:
-                self._offsets[form][sample] = offset
-                self._lengths[form][sample] = nbytes
-                self.bytes[form] += nbytes
-                self.samples[form] += 1
+    def _keep(self, opened: _Open, forms: NDArray[np.uint8]) -> None:
+        """Decide what of an order's rows is kept, and grant memory for it."""
+        ids = opened.ids
+        # A sample may come twice in one order; only its first row keeps it.
+        left = np.sort(np.unique(ids, return_index=True)[1])
+        left = left[forms[left] < _IS_DECODED]
+        for form in (Form.DECODED, Form.ENCODED):
+            shelf = self._shelves.get(form)
+            if shelf is None or not self.pool.allows(form):
+                continue
+            left = left[~test(shelf.pending.words, ids[left])]  # another order is about to cache those
+            rows = left[forms[left] < int(form)]
+            if not len(rows):
+                continue
+            places = self.pool.admit(shelf, [0] * len(rows), 1, displace=self.pool.owed(shelf))
+            kept = np.array([place is not None for place in places], np.bool_)
+            if not kept.any():
+                continue
+            opened.blocks.update((place[0], (form, place[1])) for place in places if place is not None)
+            opened.keep[rows[kept]] |= np.uint8(1 << form)
+            put(shelf.pending.words, ids[rows[kept]])
+            left = np.setdiff1d(left, rows[kept], assume_unique=True)
 
-    def settle(self, indices: NDArray[np.int64], keep: NDArray[np.uint8]) -> None:
-        """An order over these samples is over: what it was to keep is kept, or may be tried again."""
-        if keep.any():
-            np.bitwise_and.at(self._pending, indices, ~keep)
+    def done(self, order: Order, event: OrderDone) -> None:
+        """See ``Catalogue``."""
+        opened = self._open.pop(order.id, None)
+        if opened is None:
+            return
+        for form, wanted in zip(CACHEABLE, event.wanted, strict=True):
+            if wanted and form in self._shelves:
+                self._shelves[form].too_small(wanted)
+        self._close(opened, event.published)
+        self.pool.fit()
 
-    def full(self, form: Form) -> None:
-        """A form's budget is used up: ask workers no longer to keep it."""
-        self._full.add(form)
+    def lost(self, order: Order) -> None:
+        """See ``Catalogue``."""
+        opened = self._open.pop(order.id, None)
+        if opened is not None:
+            self._close(opened, b"")
+
+    def _close(self, opened: _Open, published: Encoded) -> None:
+        """An order is over: what it read may go, what it published stands, and the rest may be tried again."""
+        for shelf, samples in opened.reads:
+            shelf.release(samples)
+        if opened.reads:
+            self.pool.reconsider()  # what nobody reads any more may make room
+        rows: dict[Form, list[tuple[int, int, int]]] = {}
+        for row, form_, offset, nbytes in np.frombuffer(published, np.int64).reshape(-1, 4).tolist():
+            form, capacity = opened.blocks.pop(offset)
+            if int(form) != form_ or nbytes > capacity:
+                raise ValueError(f"{nbytes} bytes of form {form_} in a block of {capacity} for {form.name}")
+            rows.setdefault(form, []).append((int(opened.ids[row]), offset, nbytes))
+        self.pool.give_back(opened.blocks)
+        for form, extents in rows.items():
+            ids, offsets, sizes = zip(*extents, strict=True)
+            self.pool.store(self._shelves[form], ids, offsets, sizes, [0] * len(ids))
+        for form, shelf in self._shelves.items():
+            marked = opened.ids[(opened.keep & np.uint8(1 << form)) != 0]
+            if len(marked):
+                drop(shelf.pending.words, marked)
+        encoded = self._shelves.get(Form.ENCODED)
+        if encoded is not None and len(encoded) and Form.DECODED in rows:
+            again = [sample for sample, _, _ in rows[Form.DECODED] if sample in encoded]
+            self.pool.evict(encoded, [sample for sample in again if not encoded.busy.get(sample)])

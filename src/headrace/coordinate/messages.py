@@ -37,7 +37,7 @@ class Order(msgspec.Struct, array_like=True):
     alone: bool = False
     """Run with nothing beside it in the same worker: it may be what killed one."""
     grants: bytes = b""
-    """Blocks of the shared cache that this order may fill, int64 rows of (form, offset, capacity)."""
+    """Blocks of the cache that this order may fill, int64 rows of (form, offset, capacity)."""
     instance: int = 0
     """What cache offsets and grants refer to: 0 the job's own arena, else the number of a service."""
     ticket: int = -1
@@ -75,6 +75,10 @@ class Spent(msgspec.Struct, array_like=True):
     """Share of the time in which user code held the interpreter lock; negative: not measured."""
     decoded: int = 0
     """Rows that were decoded from encoded bytes."""
+    prepared: int = 0
+    """Rows that were augmented, from whatever form."""
+    cpu: float = 0.0
+    """CPU seconds of decoding and augmenting; waits for a CPU, a lock or a disk are not in them."""
 
 
 class OrderDone(msgspec.Struct, tag="done", array_like=True):
@@ -97,6 +101,8 @@ class OrderDone(msgspec.Struct, tag="done", array_like=True):
     """An iterable dataset has no more."""
     state: bytes = b""
     """State of an iterable dataset after this batch, as JSON."""
+    wanted: tuple[int, int, int] = (0, 0, 0)
+    """For each form that is cached, the bytes of the largest one that found no block large enough."""
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True):

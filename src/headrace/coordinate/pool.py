@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.coordinate.shelf import SAVES, Shelf
+from headrace.coordinate.shelf import FIRST_CAPACITY, SAVES, Shelf
 from headrace.coordinate.space import Space
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.layout import aligned
@@ -112,6 +112,13 @@ class Pool:
     def allows(self, form: Form) -> bool:
         """Whether anything of a form may be cached."""
         return self.budget > 0 and (self._limits is None or self._limits[form] > 0)
+
+    def owed(self, shelf: Shelf) -> bool:
+        """Whether a form has less than its part of the budget because another one has more."""
+        return self._within_limit(shelf.form, self.size_for(shelf)) and any(map(self._overdrawn, CACHEABLE))
+
+    def _overdrawn(self, form: Form) -> bool:
+        return self._limits is not None and self._used[form] > self._limits[form]
 
     # -- the machine's memory -------------------------------------------------------------------------------
 
@@ -274,7 +281,12 @@ class Pool:
             if sample not in shelf or shelf.busy.get(sample):
                 queue.pop()
                 continue
-            if worth <= value if self.eviction.strict else worth < value:
+            # What is more than its form's part of the budget has to go, whatever it is worth.
+            due = limited is None and self._limits is not None
+            if due and not self._overdrawn(shelf.form):
+                queue.clear()
+                continue
+            if not due and (worth <= value if self.eviction.strict else worth < value):
                 self._refused[limited] = (value, self._clock)
                 del self._victims[limited]
                 return None
@@ -286,6 +298,13 @@ class Pool:
         found: list[tuple[float, Shelf, int]] = []
         for shelf in self.shelves.values():
             if limited is not None and shelf.form != limited:
+                continue
+            if (
+                limited is None
+                and self._limits is not None
+                and not forced
+                and not self._overdrawn(shelf.form)
+            ):
                 continue
             table = shelf.entries()
             if not len(table):
@@ -323,6 +342,8 @@ class Pool:
         """
         form, held = shelf.form, self._sizes
         for offset, nbytes in zip(offsets, sizes, strict=True):
+            if self.space.size_of(offset) == FIRST_CAPACITY:  # of the first ones: others need not be so large
+                self.space.shrink(offset, nbytes)
             # Of a block that is not filled, the machine holds the pages that are.
             kept = min(self.space.size_of(offset), aligned(nbytes, PAGE))
             expected = held[offset][1]

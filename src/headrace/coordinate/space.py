@@ -59,6 +59,14 @@ class Space:
             self._blocks[offset] = size
         return found
 
+    def shrink(self, offset: int, nbytes: int) -> None:
+        """Of a block, only the first ``nbytes`` are needed."""
+        size = (nbytes + self._align - 1) & -self._align
+        whole = self._blocks[offset]
+        if size < whole:
+            self._blocks[offset] = size
+            insort(self._uncut, (whole - size, offset + size))
+
     def free(self, offsets: Iterable[int]) -> None:
         """The blocks at ``offsets`` are no longer used."""
         for offset in offsets:

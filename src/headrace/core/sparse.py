@@ -25,8 +25,8 @@ def make_addresses(fd: int) -> int:
     least = total_memory()
     span = _PLENTY * least
     while True:
-        os.ftruncate(fd, span)
         try:
+            os.ftruncate(fd, span)
             mmap.mmap(fd, span).close()
         except (OSError, ValueError, OverflowError):
             if span <= least:

@@ -14,24 +14,20 @@ import fcntl
 import os
 import select
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import reduction
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.cache.arena import Arena
-from headrace.core.forms import CACHEABLE, Form
 
 CAPACITY = 4096
-_HEAD, _TAIL, _END, _CACHE = 0, 1, 2, 8
-_HEADER = 32
-_BASE, _LIMIT, _USED, _SPARE, _SPARE_LENGTH = range(5)  # of each form, from _CACHE on
-_ORDER, _AREA, _AREA_BYTES, _START, _LENGTH, _CLAIMER, _TAKEN = range(7)  # of each entry; then what was taken
-_WIDTH = 14
-_GROWN = len(CACHEABLE)
+_HEAD, _TAIL, _END = range(3)
+_HEADER = 8
+_ORDER, _AREA, _AREA_BYTES, _START, _LENGTH, _CLAIMER, _GROWN, _GROWN_BYTES = range(8)  # of each entry
+_WIDTH = 8
 FREE, CANCELLED = 0, -1
 _ALONE = 1 << 40
 """Added to the claimer of an entry: its order is the only one that the claimer is busy with."""
@@ -49,7 +45,7 @@ class Claim(NamedTuple):
 
 
 class Board:
-    """A ring of posted orders in shared memory, and the cache's fill levels beside it."""
+    """A ring of posted orders in shared memory."""
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
@@ -94,7 +90,7 @@ class Board:
             tail = int(self._header[_TAIL])
             if tail - int(self._header[_HEAD]) >= CAPACITY:
                 raise RuntimeError(f"the board is full: {CAPACITY} orders wait")
-            self._entries[tail % CAPACITY] = (order, *area, start, length, FREE, *(0,) * (_WIDTH - _TAKEN))
+            self._entries[tail % CAPACITY] = (order, *area, start, length, FREE, 0, 0)
             self._header[_TAIL] = tail + 1
         return tail
 
@@ -124,33 +120,10 @@ class Board:
         """Whether the claimer of ``position`` said that it is busy with that order alone."""
         return int(self._entries[position % CAPACITY][_CLAIMER]) > _ALONE
 
-    def taken(self, position: int) -> dict[Form | None, tuple[int, int]]:
-        """What the claimer of ``position`` took while working on it: (offset, length) by form; None: arena."""
-        words = self._entries[position % CAPACITY][_TAKEN:].reshape(-1, 2)
-        kinds = (*CACHEABLE, None)
-        return {kind: (int(o), int(n)) for kind, (o, n) in zip(kinds, words, strict=False) if n}
-
-    def _cache(self, form: Form) -> NDArray[np.int64]:
-        at = _CACHE + 5 * CACHEABLE.index(form)
-        return self._header[at : at + 5]
-
-    def set_cache(self, form: Form, offset: int, limit: int) -> None:
-        """Give ``limit`` bytes at ``offset`` to the extents of a form."""
-        self._cache(form)[:] = (offset, limit, 0, 0, 0)
-
-    def cache_used(self, form: Form) -> int:
-        """Bytes of a form's cache that are taken."""
-        cache = self._cache(form)
-        return int(cache[_USED] - cache[_SPARE_LENGTH])
-
-    def offer_spare(self, form: Form, offset: int, length: int) -> bool:
-        """Offer a range of a form's cache that came back from a dead worker; False: ask again later."""
-        cache = self._cache(form)
-        with self._locked():
-            if cache[_SPARE_LENGTH]:
-                return False
-            cache[_SPARE], cache[_SPARE_LENGTH] = offset, length
-            return True
+    def grown(self, position: int) -> tuple[int, int]:
+        """By what the claimer of ``position`` made the arena longer while working on it: offset and bytes."""
+        offset, nbytes = self._entries[position % CAPACITY][_GROWN:].tolist()
+        return offset, nbytes
 
     # -- a worker's side ----------------------------------------------------------------------------------
 
@@ -188,34 +161,6 @@ class Board:
         """Say that from now on this worker is busy with a claimed order and no other."""
         self._entries[claim.position % CAPACITY][_CLAIMER] |= _ALONE
 
-    def take_cache(self, form: Form, sizes: Sequence[int], claim: Claim | None) -> list[int | None]:
-        """Offsets for extents of the given sizes; None for those that no longer fit the form's budget."""
-        cache = self._cache(form)
-        with self._locked():
-            base, limit, used, spare, spare_length = (int(word) for word in cache)
-            from_spare = sum(sizes) <= spare_length
-            start, end = (spare, spare + spare_length) if from_spare else (base + used, base + limit)
-            at = start
-            out: list[int | None] = []
-            for size in sizes:
-                out.append(at if at + size <= end else None)
-                at += size if at + size <= end else 0
-            if at > start:
-                # The level moves before the note is written: a kill in between loses some room, where the
-                # other way round would give the same bytes out twice.
-                if from_spare:
-                    cache[_SPARE_LENGTH] = end - at
-                    cache[_SPARE] = at
-                else:
-                    cache[_USED] = at - base
-                if claim is not None:
-                    self._note(claim, CACHEABLE.index(form), start, at - start)
-        return out
-
-    def _note(self, claim: Claim, kind: int, offset: int, length: int) -> None:
-        at = _TAKEN + 2 * kind
-        self._entries[claim.position % CAPACITY][at : at + 2] = (offset, length)
-
     def extend(self, nbytes: int, claim: Claim | None = None) -> int:
         """Make the arena's file longer; the offset of the new range, which belongs to the caller."""
         with self._locked():
@@ -223,8 +168,11 @@ class Board:
             os.ftruncate(self._arena.fd, end + nbytes)
             self._header[_END] = end + nbytes
             if claim is not None:
-                self._note(claim, _GROWN, end, nbytes)
+                self._note(claim, end, nbytes)
         return end
+
+    def _note(self, claim: Claim, offset: int, nbytes: int) -> None:
+        self._entries[claim.position % CAPACITY][_GROWN:] = (offset, nbytes)
 
     # -- both ---------------------------------------------------------------------------------------------
 

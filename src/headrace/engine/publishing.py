@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from headrace.cache import extents
 from headrace.coordinate.messages import Order
 from headrace.core.forms import Form
-from headrace.engine.board import Claim
 from headrace.engine.bodies import Body, dump
 from headrace.engine.store import Store
 from headrace.recipes.program import Work
@@ -28,10 +27,10 @@ class Publisher:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def _room(self, order: Order, claim: Claim | None, form: Form, sizes: list[int]) -> _Room:
+    def _room(self, order: Order, form: Form, sizes: list[int]) -> _Room:
         """Offset and memory of new extents of the given sizes; None where there is no room."""
         out: _Room = []
-        for size, offset in zip(sizes, self._store.take(order, claim, form, sizes), strict=True):
+        for size, offset in zip(sizes, self._store.take(order, form, sizes), strict=True):
             room = None
             if offset is not None:
                 # A place that turns out to lie outside of the cache is no reason to lose the row.
@@ -40,28 +39,26 @@ class Publisher:
             out.append(room)
         return out
 
-    def encoded(self, order: Order, claim: Claim | None, rows: list[int], inputs: list[Any]) -> Published:
+    def encoded(self, order: Order, rows: list[int], inputs: list[Any]) -> Published:
         """The bytes of ``rows`` as they were fetched."""
         if not rows:
             return []
         sizes = [len(inputs[row]) for row in rows]
         published = []
-        room = self._room(order, claim, Form.ENCODED, sizes)
+        room = self._room(order, Form.ENCODED, sizes)
         for row, size, place in zip(rows, sizes, room, strict=True):
             if place is not None:
                 place[1][:] = inputs[row]
                 published.append((row, int(Form.ENCODED), place[0], size))
         return published
 
-    def augmented(
-        self, order: Order, claim: Claim | None, rows: list[int], body: Body, out: list[NDArray[Any]]
-    ) -> Published:
+    def augmented(self, order: Order, rows: list[int], body: Body, out: list[NDArray[Any]]) -> Published:
         """The bodies of ``rows``, which stand in ``out``."""
         if not rows or not body.nbytes:
             return []
         blocks = body.blocks(out)
         published = []
-        room = self._room(order, claim, Form.AUGMENTED, [body.nbytes] * len(rows))
+        room = self._room(order, Form.AUGMENTED, [body.nbytes] * len(rows))
         for row, place in zip(rows, room, strict=True):
             if place is not None:
                 dump(place[1], blocks, row)
@@ -71,14 +68,13 @@ class Publisher:
     def reserve(
         self,
         order: Order,
-        claim: Claim | None,
         arrays: Sequence[tuple[tuple[int, ...], str]],
         taken: dict[int, tuple[int, int]],
     ) -> list[NDArray[Any] | None]:
         """Extents of single decoded arrays, to be filled by the program; noted in ``taken`` by address."""
         sizes = [extents.array_size(shape, dtype) for shape, dtype in arrays]
         out: list[NDArray[Any] | None] = []
-        room = self._room(order, claim, Form.DECODED, sizes)
+        room = self._room(order, Form.DECODED, sizes)
         for (shape, dtype), size, place in zip(arrays, sizes, room, strict=True):
             if place is None:
                 out.append(None)
@@ -88,7 +84,7 @@ class Publisher:
             out.append(array)
         return out
 
-    def decoded(self, order: Order, claim: Claim | None, work: Work) -> Published:
+    def decoded(self, order: Order, work: Work) -> Published:
         """The decoded values that the program kept: those in reserved arrays stand, others are copied."""
         published = []
         loose: list[tuple[int, list[Any], int]] = []
@@ -105,7 +101,7 @@ class Publisher:
                 if pieces is not None:
                     loose.append((row, pieces, sum(len(piece) for piece in pieces)))
         if loose and not work.taken:
-            room = self._room(order, claim, Form.DECODED, [size for _, _, size in loose])
+            room = self._room(order, Form.DECODED, [size for _, _, size in loose])
             for (row, pieces, size), found in zip(loose, room, strict=True):
                 if found is not None:
                     at = 0

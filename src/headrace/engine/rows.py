@@ -134,13 +134,13 @@ class RowStages:
             forms=forms,
             inputs=inputs,
             keep=(keep & _DECODED) != 0,
-            reserve=lambda arrays: self._publisher.reserve(order, claim, arrays, taken),
+            reserve=lambda arrays: self._publisher.reserve(order, arrays, taken),
             faults=faults,
         )
         taken: dict[int, tuple[int, int]] = {}
         work.taken = taken
         fresh = [row for row in missing.tolist() if keep[row] & _ENCODED and inputs[row] is not None]
-        published = self._publisher.encoded(order, claim, fresh, inputs)
+        published = self._publisher.encoded(order, fresh, inputs)
         # One that came from the cache stands there; a second extent of it would be served as another.
         augmented = np.flatnonzero(((keep & _AUGMENTED) != 0) & (ways == _RUN)).tolist()
         spent.fetch = time.perf_counter() - begun
@@ -190,7 +190,7 @@ class RowStages:
     def prepare(self, fetched: Fetched, program: Program, probe: GilProbe | None = None) -> OrderDone:
         """Run the program over the rows, into the slot; what was published is open to all thereafter."""
         order, work, spent = fetched.order, fetched.work, fetched.spent
-        begun = time.perf_counter()
+        begun, begun_cpu = time.perf_counter(), time.thread_time()
         done = OrderDone(order.id, [])
         published = fetched.published
         if order.fill or (order.slot_bytes and self._collator is None):
@@ -199,7 +199,7 @@ class RowStages:
             if out is not None and fetched.augmented:
                 rows = [row for row in fetched.augmented if row not in work.faults]
                 body = self._layout(order.layout)[1]
-                published = published + self._publisher.augmented(order, fetched.claim, rows, body, out)
+                published = published + self._publisher.augmented(order, rows, body, out)
         elif self._collator is not None:
             samples = program.samples(work)
             done = self._collator(self._arena, self._board, order, fetched.claim, samples, work.faults)
@@ -207,10 +207,12 @@ class RowStages:
             program.samples(work)
             done.result = b"" if program.layout is None else pickle.dumps(program.layout)
         taken = time.perf_counter() - begun
-        published = published + self._publisher.decoded(order, fetched.claim, work)
+        published = published + self._publisher.decoded(order, work)
         spent.decode = work.seconds.get(Form.DECODED, 0.0)
         spent.augment = max(0.0, taken - spent.decode)
         spent.decoded = work.decoded
+        spent.prepared = int(np.count_nonzero(fetched.ways == _RUN))
+        spent.cpu = time.thread_time() - begun_cpu
         self._reader.prepared(int(np.count_nonzero(fetched.ways >= _DECODE)), taken)
         done.faults = [(row, f.reason, f.traceback[-_TRACE:]) for row, f in sorted(work.faults.items())]
         done.published = np.array(published, np.int64).tobytes() if published else b""

@@ -20,9 +20,8 @@ from headrace.cache.arena import map_file
 from headrace.coordinate.messages import Order, OrderDone, encoder
 from headrace.coordinate.protocol import PROTOCOL, Fill, Finished, Hello, Idle, Refused, Welcome, decode_reply
 from headrace.core.errors import ProtocolError
-from headrace.core.forms import CACHEABLE, Form
+from headrace.core.forms import Form
 from headrace.engine import wire
-from headrace.engine.board import Claim
 from headrace.engine.store import Grants
 
 _PATIENCE = 3.0
@@ -160,7 +159,7 @@ class SharedStore:
             raise ValueError(f"extent {offset}+{nbytes} is outside of the cache")
         return memory[offset : offset + nbytes]
 
-    def take(self, order: Order, claim: Claim | None, form: Form, sizes: Sequence[int]) -> list[int | None]:
+    def take(self, order: Order, form: Form, sizes: Sequence[int]) -> list[int | None]:
         """See ``Store``."""
         if order.ticket < 0:
             return [None] * len(sizes)
@@ -183,15 +182,13 @@ class SharedStore:
             rows = np.frombuffer(published, np.int64).reshape(-1, 4).copy()
             rows[:, 0] += order.first
             published = rows.tobytes()
-        wanted = grants.wanted if grants is not None else {}
-        encoded, decoded, augmented = (wanted.get(form, 0) for form in CACHEABLE)
         self._send(
             Finished(
                 order.ticket,
                 order.first,
                 len(order.indices) // 8,
                 published,
-                (encoded, decoded, augmented),
+                (0, 0, 0) if grants is None else grants.largest_wanted,
                 done.spent.decoded,
                 done.spent.fetched,
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -11,9 +12,23 @@ import numpy as np
 from headrace.cache.arena import Arena
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import OutOfSharedMemory
-from headrace.core.forms import Form
-from headrace.core.layout import aligned
-from headrace.engine.board import Board, Claim
+from headrace.core.forms import CACHEABLE, Form
+from headrace.core.sparse import make_addresses
+
+
+@dataclass
+class Cache:
+    """The memory of a job's own cache."""
+
+    arena: Arena
+    span: int
+    """Addresses."""
+
+    @classmethod
+    def make(cls) -> Cache:
+        """One with plenty of addresses, and no memory yet."""
+        arena = Arena()
+        return cls(arena, make_addresses(arena.fd))
 
 
 class Store(Protocol):
@@ -23,7 +38,7 @@ class Store(Protocol):
         """The bytes of an extent. Bounds are checked: ``ValueError`` if it lies outside of the cache."""
         ...
 
-    def take(self, order: Order, claim: Claim | None, form: Form, sizes: Sequence[int]) -> list[int | None]:
+    def take(self, order: Order, form: Form, sizes: Sequence[int]) -> list[int | None]:
         """Offsets for new extents of the given sizes, to be written by this order; None where no room is."""
         ...
 
@@ -33,35 +48,45 @@ class Store(Protocol):
 
 
 class LocalStore:
-    """Extents in the job's own arena. ``cache``: the range of the arena that they lie in."""
+    """Extents in the memory of the job's own cache; None: it has none."""
 
-    def __init__(self, arena: Arena, board: Board, cache: tuple[int, int] | None) -> None:
-        self._arena, self._board, self._cache = arena, board, cache
+    def __init__(self, cache: Cache | None) -> None:
+        self._cache = cache
+        self._grants: dict[int, Grants] = {}
 
     def extent(self, order: Order, offset: int, nbytes: int) -> memoryview:
         """See ``Store``."""
-        start, size = self._cache or (0, 0)
-        if nbytes < 0 or offset < start or offset + nbytes > start + size:
+        span = 0 if self._cache is None else self._cache.span
+        if nbytes < 0 or offset < 0 or offset + nbytes > span:
             raise ValueError(f"extent {offset}+{nbytes} is outside of the cache")
-        return memoryview(self._arena.map(start, size))[offset - start : offset - start + nbytes]
+        assert self._cache is not None
+        return self._cache.arena.map(0, span)[offset : offset + nbytes]
 
-    def take(self, order: Order, claim: Claim | None, form: Form, sizes: Sequence[int]) -> list[int | None]:
+    def take(self, order: Order, form: Form, sizes: Sequence[int]) -> list[int | None]:
         """See ``Store``."""
-        offsets = self._board.take_cache(form, [aligned(size) for size in sizes], claim)
+        grants = self._grants.get(order.id)
+        if grants is None:
+            if not order.grants or self._cache is None:
+                return [None] * len(sizes)
+            grants = self._grants[order.id] = Grants(order.grants)
+        offsets = grants.take(form, sizes)
         for at, offset in enumerate(offsets):
-            if offset is not None and self._arena.directory is not None:
+            if offset is not None and self._cache is not None:
                 try:
-                    self._arena.reserve(offset, sizes[at])
+                    self._cache.arena.reserve(offset, sizes[at])
                 except OutOfSharedMemory:
                     offsets[at] = None
         return offsets
 
     def finished(self, order: Order, done: OrderDone) -> None:
-        """See ``Store``. The job's own directory learns it from what the job is told."""
+        """See ``Store``. The job's own directory learns from what the job is told."""
+        grants = self._grants.pop(order.id, None)
+        if grants is not None:
+            done.wanted = grants.largest_wanted
 
 
 class Grants:
-    """The blocks of a shared cache that one order may fill (``Order.grants``), each for one extent."""
+    """The blocks of a cache that one order may fill (``Order.grants``), each for one extent."""
 
     def __init__(self, grants: bytes) -> None:
         self._blocks: dict[int, list[tuple[int, int]]] = {}
@@ -71,6 +96,12 @@ class Grants:
             blocks.sort()
         self.wanted: dict[Form, int] = {}
         """Of each form, the largest size that found no block."""
+
+    @property
+    def largest_wanted(self) -> tuple[int, int, int]:
+        """Of each form, the largest size that found no block; 0: all did."""
+        encoded, decoded, augmented = (self.wanted.get(form, 0) for form in CACHEABLE)
+        return encoded, decoded, augmented
 
     def take(self, form: Form, sizes: Sequence[int]) -> list[int | None]:
         """For each size the offset of the smallest unused block that holds it, or None."""

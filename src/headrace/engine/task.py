@@ -13,7 +13,7 @@ from headrace.engine.board import Board
 from headrace.engine.link import Link
 from headrace.engine.pipeline import RowPipeline
 from headrace.engine.rows import Collator, RowStages
-from headrace.engine.store import LocalStore, Store
+from headrace.engine.store import Cache, LocalStore, Store
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.program import Program
 from headrace.recipes.recipe import Recipe
@@ -25,15 +25,15 @@ class RecipeTask:
 
     recipe: Recipe
     layout: RowLayout | None
-    cache: tuple[int, int] | None
-    """The arena's range for extents."""
+    cache: Cache | None
+    """The job's own, if it has one."""
     caches_decoded: bool
     threads: int = 1
     collator: Collator | None = None
     on_start: Callable[[Link], None] | None = None
     """Run in each worker before its first order."""
     store: Callable[[Arena, Board], Store] | None = None
-    """Makes what cached extents are read from and written to; None: the job's own arena."""
+    """Makes what cached extents are read from and written to; None: the job's own cache."""
 
     def compile(self) -> Program:
         """A program for one thread."""
@@ -41,9 +41,7 @@ class RecipeTask:
 
     def stages(self, arena: Arena, board: Board) -> RowStages:
         """The stages, for a worker or for the job's own process."""
-        store: Store = (
-            LocalStore(arena, board, self.cache) if self.store is None else self.store(arena, board)
-        )
+        store: Store = LocalStore(self.cache) if self.store is None else self.store(arena, board)
         return RowStages(self.recipe.source, arena, board, store, self.layout, self.collator)
 
     def start(self, link: Link) -> RowPipeline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -9,12 +10,17 @@ from typing import Protocol
 
 from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import Batch, Coordinator
+from headrace.coordinate.directory import Directory
 from headrace.coordinate.messages import Order, OrderDone, Spent
 from headrace.core.errors import LoaderClosed, OutOfSharedMemory
-from headrace.core.forms import CACHEABLE, Form
+from headrace.core.sparse import punch, resident
 from headrace.engine.board import Board
+from headrace.engine.store import Cache
 from headrace.host.client import SharedClient
 from headrace.host.slots import HostSlot, SlotPool
+
+_SELDOM = 16
+"""The cache's memory is looked at once in so many orders."""
 
 
 class Totals:
@@ -41,6 +47,8 @@ class Totals:
         total.fetched += spent.fetched
         total.fetched_bytes += spent.fetched_bytes
         total.decoded += spent.decoded
+        total.prepared += spent.prepared
+        total.cpu += spent.cpu
         if spent.gil_held >= 0:
             self.gil_held = spent.gil_held
 
@@ -100,9 +108,8 @@ class BaseHost(ABC):
         """Put into every order where the layout was found out late."""
         self.bytes_for: Callable[[int], int] | None = None
         """Bytes of a slot for so many rows, where batches differ in size."""
-        self.cache: tuple[int, int] | None = None
-        """The arena's range for extents, if there is one."""
-        self._spare: dict[Form, list[tuple[int, int]]] = {form: [] for form in CACHEABLE}
+        self.cache: Cache | None = None
+        """The memory of the job's own cache, if it has one."""
         self._owner = os.getpid()
         self._closed = False
 
@@ -122,7 +129,10 @@ class BaseHost(ABC):
     def _close_memory(self) -> None:
         self.slots.close()
         if self.cache is not None:
-            self.arena.free(*self.cache)
+            # Others may hold it open: whatever this process forked. Its memory is free all the same.
+            with contextlib.suppress(OSError):
+                punch(self.cache.arena.fd, 0, self.cache.span)
+            self.cache.arena.close()
         self.board.close()
         self.arena.close()
 
@@ -171,15 +181,19 @@ class BaseHost(ABC):
         if batch is not None and event.slot_offset >= 0:
             assert isinstance(batch.slot, HostSlot)
             self.slots.replace(batch.slot, event.slot_offset, event.slot_bytes)
-        self._note_full()
+        self._give_memory_back()
         self._free_abandoned()
 
-    def _note_full(self) -> None:
+    def _give_memory_back(self) -> None:
+        """If the machine holds more for the cache than its budget, let some of what is not filled go."""
         directory = self.coordinator.directory
-        for form, budget in directory.budgets.items():
-            # Nearly full is full: trying each further sample would cost more than its place is worth.
-            if budget and self.board.cache_used(form) >= 0.999 * budget:
-                directory.full(form)
+        if self.cache is None or not isinstance(directory, Directory) or self.totals.orders % _SELDOM:
+            return
+        fd = self.cache.arena.fd
+        # File systems that cannot punch holes keep the memory until its place is used again.
+        with contextlib.suppress(OSError):
+            for start, end in directory.pool.loose(resident(fd)):
+                punch(fd, start, end)
 
     def _free_abandoned(self) -> None:
         for slot in self.coordinator.freed():

@@ -266,16 +266,11 @@ class ProcessHost(BaseHost):
         return how
 
     def _reclaim(self, position: int) -> None:
-        """What a dead worker had taken and not reported is free again."""
-        for form, (offset, nbytes) in self.board.taken(position).items():
-            if form is None:
-                self.arena.adopt(nbytes)
-                self.arena.free(offset, nbytes)
-            else:
-                self._spare[form].append((offset, nbytes))
-        for form, spare in self._spare.items():
-            if spare and self.board.offer_spare(form, *spare[-1]):
-                spare.pop()
+        """What a dead worker had taken of the arena and not reported is free again."""
+        offset, nbytes = self.board.grown(position)
+        if nbytes:
+            self.arena.adopt(nbytes)
+            self.arena.free(offset, nbytes)
 
     def abandon(self) -> None:
         """See ``Host``. Orders that no worker has begun are taken back."""

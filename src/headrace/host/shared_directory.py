@@ -42,6 +42,3 @@ class SharedDirectory:
     def lost(self, order: Order) -> None:
         """See ``Catalogue``."""
         self._client.give_up(order.ticket, order.instance, order.first, len(order.indices) // 8)
-
-    def full(self, form: Form) -> None:
-        """See ``Catalogue``."""

@@ -71,6 +71,7 @@ def _recipe_session(
         recipe,
         batch_size=batch_size if loader._auto_collation else None,
         budgets=options.budgets,
+        plans=options.plans,
         num_workers=workers,
         own_number=loader._own_number,
         ahead=None if prefetch is None else max(1, workers * prefetch),

@@ -36,6 +36,11 @@ class Options:
     """As the user gave it."""
 
     @property
+    def plans(self) -> bool:
+        """Whether the cache is split as measurements suggest."""
+        return self.split is None and self.cache_bytes > 0
+
+    @property
     def cache_bytes(self) -> int:
         """The whole cache budget."""
         return sum(self.budgets.values())

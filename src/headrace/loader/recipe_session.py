@@ -31,6 +31,7 @@ from headrace.loader.codec import SlotMemory, encode
 from headrace.loader.objects import begin_worker
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
 from headrace.loader.sharing import Sharing
+from headrace.loader.splitter import Splitter
 from headrace.loader.wrap import RowWrapper, close_gaps, fill_gaps
 from headrace.planning import Staff, deepen, staff
 from headrace.recipes.compile import compile_recipe
@@ -57,6 +58,7 @@ class RecipeSession(Hosted):
         *,
         batch_size: int | None,
         budgets: dict[Form, int],
+        plans: bool,
         num_workers: int,
         own_number: bool,
         ahead: int | None,
@@ -69,7 +71,8 @@ class RecipeSession(Hosted):
         base_seed: int,
         sharing: Sharing | None = None,
     ) -> None:
-        """``own_number``: the user chose ``num_workers``. ``batch_size=None``: samples one by one. ``sharing``:
+        """``plans``: the cache is split anew when measurements suggest it. ``own_number``: the user chose
+        ``num_workers``. ``batch_size=None``: samples one by one. ``sharing``:
         draws and cache come from the shared host."""
         self._recipe = recipe
         self._batched = batch_size is not None
@@ -143,6 +146,9 @@ class RecipeSession(Hosted):
         self._hands, self._most_ahead = hands, max(4, 2 * num_workers)
         self._taken = 0
         self._mark = (0.0, 0.0, 0.0)
+        self._splitter = None
+        if plans and parts.cache is not None:
+            self._splitter = Splitter(self.host, parts.directory, len(recipe.source))
         if self._tunes:
             self.host.spare = 1
         self._unknown: int | None = None
@@ -205,6 +211,8 @@ class RecipeSession(Hosted):
             return None
         if self._tunes:
             self._tune()
+        if self._splitter is not None:
+            self._splitter.look(self._staff, self._layout)
         return batch.drawn, self._pinned(self._value(batch))
 
     def _tune(self) -> None:

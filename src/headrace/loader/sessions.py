@@ -16,8 +16,9 @@ from headrace.coordinate.coordinator import Batch, Coordinator, Draws
 from headrace.coordinate.directory import Catalogue, Directory
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import BadSample, SampleError, TooManyBadSamples
-from headrace.core.forms import CACHEABLE, Form
+from headrace.core.forms import Form
 from headrace.engine.board import Board
+from headrace.engine.store import Cache
 from headrace.engine.worker import rebuild
 from headrace.host.base import Host
 from headrace.host.client import SharedClient
@@ -92,22 +93,15 @@ class HostParts:
     arena: Arena
     board: Board
     directory: Directory
-    cache: tuple[int, int] | None
+    cache: Cache | None
 
     @classmethod
     def build(cls, samples: int, budgets: dict[Form, int]) -> HostParts:
-        """An arena with a board, and room for the cache."""
+        """An arena with a board, and the memory of a cache if there is to be one."""
         arena = Arena()
         board = Board(arena)
-        total = sum(budgets.values())
-        cache = None
-        if total:
-            cache = arena.allocate(total, reserve=False)
-            at = cache[0]
-            for form in CACHEABLE:
-                board.set_cache(form, at, budgets[form] // 64 * 64)
-                at += budgets[form] // 64 * 64
-        return cls(arena, board, Directory(samples, budgets), cache)
+        cache = Cache.make() if sum(budgets.values()) else None
+        return cls(arena, board, Directory(samples, budgets, cache.span if cache else 0), cache)
 
 
 class Hosted:
@@ -177,7 +171,7 @@ def make_host(
 ) -> Any:
     directory: Catalogue = parts.directory
     if shared is not None:
-        directory = SharedDirectory(shared, parts.directory.budgets)
+        directory = SharedDirectory(shared, dict(parts.directory.budgets))
     coordinator = Coordinator(directory, rows_per_order=rows, in_order=in_order)
     slots = SlotPool(parts.arena, nbytes, keep=ahead + 1)
     host: InlineHost | ProcessHost

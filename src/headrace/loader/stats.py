@@ -130,6 +130,6 @@ def snapshot(host: Host, mine: dict[str, Any]) -> Stats:
         restarts=host.totals.restarts,
         slots=slots.count,
         leased=slots.leased,
-        arena_bytes=host.arena.in_use - sum(directory.budgets.values()) + cached,
+        arena_bytes=host.arena.in_use + cached,
         gil_held=host.totals.gil_held,
     )

@@ -1,7 +1,22 @@
 """Decisions about resources: how the cache is split, how many processes and threads prepare. Pure."""
 
 from headrace.planning.depth import deepen
+from headrace.planning.planner import Means, Measured, Planner
+from headrace.planning.search import Plan, reconsider, search
 from headrace.planning.split import split_budget
 from headrace.planning.staff import Staff, staff
+from headrace.planning.terms import Terms
 
-__all__ = ["Staff", "deepen", "split_budget", "staff"]
+__all__ = [
+    "Means",
+    "Measured",
+    "Plan",
+    "Planner",
+    "Staff",
+    "Terms",
+    "deepen",
+    "reconsider",
+    "search",
+    "split_budget",
+    "staff",
+]

@@ -28,9 +28,7 @@ def demands(terms: Terms, splits: Floats) -> dict[str, Floats]:
     prepared = 1.0 - kept * (terms.jobs - 1) / terms.jobs
     """Preparations of a delivered sample: the rest was prepared for another job."""
     taken = 1.0 - prepared
-    read = (
-        taken * terms.augmented + prepared * (held_decoded * terms.decoded + held_encoded * terms.encoded)
-    )
+    read = taken * terms.augmented + prepared * (held_decoded * terms.decoded + held_encoded * terms.encoded)
     fetched = prepared * stored * terms.encoded
     cpu = (
         taken / terms.copy

@@ -31,8 +31,9 @@ def rates(terms: Terms) -> tuple[float, float, float, float]:
 def throughput(terms: Terms, splits: Floats) -> Floats:
     """Samples per second for each split, over all nodes: equation 9, with the contents of 2, 4, 6 and 8."""
     held = contents(terms, splits)
-    encoded, decoded, augmented, storage = rates(terms)
-    served = (
-        held.encoded * encoded + held.decoded * decoded + held.augmented * augmented + held.storage * storage
-    )
+    served = np.zeros(len(splits))
+    for samples, rate in zip(
+        (held.encoded, held.decoded, held.augmented, held.storage), rates(terms), strict=True
+    ):
+        served[samples > 0] += samples[samples > 0] * rate  # (where there are none, any rate will do)
     return np.asarray(served / terms.samples, np.float64)

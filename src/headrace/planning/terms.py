@@ -88,9 +88,7 @@ def contents(terms: Terms, splits: Floats) -> Contents:
     """
     left = np.full(len(splits), float(terms.samples))
     held = []
-    for share, size in zip(
-        splits.T[::-1], (terms.augmented, terms.decoded, terms.encoded), strict=True
-    ):
+    for share, size in zip(splits.T[::-1], (terms.augmented, terms.decoded, terms.encoded), strict=True):
         here = np.minimum(left, share * terms.cache / size)
         held.append(here)
         left = left - here

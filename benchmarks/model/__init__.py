@@ -1,0 +1,1 @@
+"""The models of throughput against real runs on slow storage."""

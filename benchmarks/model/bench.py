@@ -1,0 +1,234 @@
+"""The models of throughput against real runs: six splits of the cache and five cache sizes on slow storage."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import statistics
+import sys
+import time
+from typing import Any
+
+import numpy as np
+from benchmarks.common.bench import DATA, REPOSITORY
+from benchmarks.common.photos import PhotosUnavailable, describe_photos, make_photos
+from benchmarks.common.progress import say
+from benchmarks.common.report import RESULTS, Target, header, publish, table, target
+from benchmarks.common.rounds import Run, RunFailed, run_process
+from benchmarks.common.tree import wait_until_idle
+from benchmarks.model.cases import AUTO, RATIOS, SINGLE, SPLITS, name, orders
+from benchmarks.model.plot import draw
+from benchmarks.model.throttle import NoThrottle, Throttle, throttle
+from benchmarks.sharing.bench import decoded_bytes
+
+from headrace.planning import bottleneck, seneca
+from headrace.planning.terms import Terms
+
+READ_BYTES_S = 24_000_000
+LIMIT_S = 240
+MODELS = {"bottleneck": bottleneck.throughput, "seneca": seneca.throughput}
+DEFAULT = "bottleneck"
+
+
+class ModelBench:
+    """One invocation."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.quick = bool(args.quick)
+        self.patience_s = float(args.patience)
+        self.repeats = args.repeats or (1 if self.quick else 2)
+        self.count = 1000 if self.quick else 2000
+        self.ratios = RATIOS[::2] if self.quick else RATIOS
+        self.photos = DATA
+        self.decoded = 0
+        self.terms: Terms | None = None
+        self.missing: dict[str, str] = {}
+
+    def main(self) -> None:
+        """Run the benchmark. What it finds never makes it fail."""
+        try:
+            self.photos = make_photos(DATA, self.count)
+            self.decoded = decoded_bytes(self.photos)
+            with throttle(self.photos) as group:
+                group.limit(READ_BYTES_S)
+                runs = self.run(group)
+        except (PhotosUnavailable, NoThrottle) as error:
+            print(f"Nothing was measured. {error}", file=sys.stderr)
+            return
+        self.report(runs)
+
+    def run(self, group: Throttle) -> dict[str, list[Run]]:
+        """All rounds, interleaved."""
+        # What the models rest on is measured once, by the loader itself, in a run that is none of those below.
+        first = self.measure(group, AUTO, 4.0, 0)
+        self.terms = Terms(**first["terms"])
+        say(f"measured: {self.terms}")
+        cases = [(split, ratio) for ratio in self.ratios for split in (*SPLITS, AUTO)]
+        runs: dict[str, list[Run]] = {name(*case): [] for case in cases}
+        total, done, begun = len(cases) * self.repeats, 0, time.monotonic()
+        for number in range(1, self.repeats + 1):
+            for split, ratio in cases:
+                done += 1
+                key = name(split, ratio)
+                try:
+                    found = self.measure(group, split, ratio, number)
+                except RunFailed as error:
+                    self.missing[key] = str(error)
+                    say(f"[{done}/{total}] {key}: failed: {error}")
+                    continue
+                runs[key].append(found)
+                say(
+                    f"[{done}/{total}, {time.monotonic() - begun:.0f} s] {key}: {found['images_s']:,.0f} images/s"
+                )
+        return runs
+
+    def measure(self, group: Throttle, split: str, ratio: float, number: int) -> Run:
+        """One job in the group."""
+        wait_until_idle(self.patience_s)
+        wanted = orders(
+            split,
+            ratio,
+            self.decoded,
+            photos=str(self.photos),
+            count=self.count,
+            group=str(group.procs),
+            settle=3 if split == AUTO else 2,
+            epochs=2,
+            seed=number,
+        )
+        command = [sys.executable, "-m", "benchmarks.model.job", json.dumps(wanted)]
+        paths = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
+        found = run_process(command, REPOSITORY, {"PYTHONPATH": paths}, LIMIT_S)
+        return {**found, "images_s": statistics.fmean(found["rates"][wanted["settle"] :])}
+
+    def expected(self, model: str, split: str, ratio: float) -> float:
+        """What a model says of a case."""
+        assert self.terms is not None
+        terms = dataclasses.replace(self.terms, cache=self.decoded / ratio)
+        return float(MODELS[model](terms, np.array([SPLITS[split]]))[0])
+
+    def report(self, runs: dict[str, list[Run]]) -> None:
+        """Print, write and draw."""
+        points = []
+        for ratio in self.ratios:
+            for split in SPLITS:
+                found = [run["images_s"] for run in runs[name(split, ratio)]]
+                if found:
+                    expected = {model: self.expected(model, split, ratio) for model in MODELS}
+                    points.append(
+                        {"split": split, "ratio": ratio, "measured": statistics.median(found), **expected}
+                    )
+        rows = [["split", "dataset:cache", "measured", *MODELS, "error"]]
+        rows += [
+            [
+                str(point["split"]),
+                f"{point['ratio']:g}",
+                f"{point['measured']:,.0f}",
+                *(f"{point[model]:,.0f}" for model in MODELS),
+                f"{100 * (point[DEFAULT] / point['measured'] - 1):+.0f} %",
+            ]
+            for point in points
+        ]
+        print(table(rows))
+        auto = self.auto(runs)
+        print()
+        print(
+            table(
+                [["dataset:cache", "auto", "best split", "of it", "best form", "of it"]]
+                + [
+                    [
+                        f"{item['ratio']:g}",
+                        f"{item['auto']:,.0f}",
+                        f"{item['best']:,.0f}",
+                        item["best_split"],
+                        f"{item['single']:,.0f}",
+                        item["best_single"],
+                    ]
+                    for item in auto
+                ]
+            )
+        )
+        result = {
+            **header("model", self.quick),
+            "settings": {"read_bytes_s": READ_BYTES_S, "repeats": self.repeats, "batch": 64},
+            "photos": describe_photos(self.photos),
+            "terms": None if self.terms is None else dataclasses.asdict(self.terms),
+            "points": points,
+            "auto": auto,
+            "missing": self.missing,
+            "runs": runs,
+        }
+        publish("model", self.quick, result, self.targets(points, auto))
+        draw(result, RESULTS / ("model.quick.png" if self.quick else "model.png"))
+
+    def auto(self, runs: dict[str, list[Run]]) -> list[dict[str, Any]]:
+        """What the split that was chosen gave, beside the best of those that were measured."""
+        found = []
+        for ratio in self.ratios:
+            rates = {
+                split: statistics.median(run["images_s"] for run in runs[name(split, ratio)])
+                for split in (*SPLITS, AUTO)
+                if runs[name(split, ratio)]
+            }
+            fixed = {split: rate for split, rate in rates.items() if split != AUTO}
+            single = {split: rate for split, rate in fixed.items() if split in SINGLE}
+            if AUTO in rates and single:
+                best, form = max(fixed, key=fixed.__getitem__), max(single, key=single.__getitem__)
+                found.append(
+                    {
+                        "ratio": ratio,
+                        "auto": rates[AUTO],
+                        "best": fixed[best],
+                        "best_split": best,
+                        "single": single[form],
+                        "best_single": form,
+                    }
+                )
+        return found
+
+    def targets(self, points: list[dict[str, Any]], auto: list[dict[str, Any]]) -> list[Target]:
+        """The wanted numbers."""
+        found = []
+        measured = np.array([point["measured"] for point in points])
+        for model in MODELS:
+            expected = np.array([point[model] for point in points])
+            pearson = [float(np.corrcoef(measured, expected)[0, 1])] if len(points) > 2 else []
+            error = [float(np.mean(np.abs(expected / measured - 1)))] if len(points) else []
+            if model == DEFAULT:
+                found.append(target(f"Pearson correlation, {model}", pearson, ">=", 0.97))
+                found.append(target(f"mean absolute error, {model}", error, "<=", 0.12))
+            else:
+                note = "for comparison: the paper's own bar"
+                found.append(target(f"Pearson correlation, {model}", pearson, ">=", 0.90, note))
+        for item in auto:
+            ratio = f"1:{item['ratio']:g}"
+            note = f"best: {item['best_split']}"
+            found.append(
+                target(
+                    f"auto over the best split at {ratio}", [item["auto"] / item["best"]], ">=", 0.95, note
+                )
+            )
+            note = f"best: {item['best_single']}"
+            found.append(
+                target(
+                    f"auto over the best form at {ratio}", [item["auto"] / item["single"]], ">=", 1.0, note
+                )
+            )
+        return found
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(prog="benchmarks/model/run", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="1000 photos, three cache sizes, one repeat")
+    parser.add_argument("--repeats", type=int, help="rounds (default: 2)")
+    parser.add_argument(
+        "--patience", type=float, default=20, help="seconds to wait for an idle machine per run"
+    )
+    ModelBench(parser.parse_args()).main()
+
+
+if __name__ == "__main__":
+    main()

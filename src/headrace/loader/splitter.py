@@ -1,0 +1,60 @@
+"""Splits a job's own cache while the job runs: tells the planner what was measured, and does what it says."""
+
+from __future__ import annotations
+
+import time
+
+from headrace.coordinate.directory import Directory
+from headrace.core.forms import CACHEABLE, Form
+from headrace.core.layout import RowLayout
+from headrace.core.memory import usable_cpus
+from headrace.host.base import Host
+from headrace.planning import Means, Measured, Planner, Staff, Terms, split_budget
+
+_EVERY = 1.0
+"""Seconds between two looks: long enough to say something, short enough that a shift is soon made up for."""
+
+
+class Splitter:
+    """Looks at a host's sums now and then."""
+
+    def __init__(self, host: Host, directory: Directory, samples: int) -> None:
+        self._host, self._directory = host, directory
+        self._budget = sum(directory.budgets.values())
+        split = tuple(directory.budgets[form] / self._budget for form in CACHEABLE)
+        known = Terms(samples, 1.0, 0.0, 0.0, self._budget, prepare=1.0, augment=1.0)
+        self.planner = Planner(known, (split[0], split[1], split[2]))
+        self._seen = self._sums()
+
+    def _sums(self) -> Measured:
+        spent = self._host.totals.spent
+        return Measured(
+            seconds=time.perf_counter(),
+            delivered=self._directory.drawn,
+            waited=self._host.totals.waited,
+            loop_cpu=time.process_time(),
+            fetched=spent.fetched,
+            fetched_bytes=spent.fetched_bytes,
+            fetch=spent.fetch,
+            decoded=spent.decoded,
+            decode=spent.decode,
+            prepared=spent.prepared,
+            augment=spent.augment,
+            cpu=spent.cpu,
+        )
+
+    def look(self, staff: Staff, layout: RowLayout | None) -> None:
+        """Divide the cache anew if what was measured since the last time suggests it."""
+        if time.perf_counter() - self._seen.seconds < _EVERY:
+            return
+        now = self._sums()
+        means = Means(usable_cpus(), max(1, staff.processes * staff.threads), max(1, staff.processes))
+        plan = self.planner.look(
+            now - self._seen,
+            means,
+            decoded=self._directory.mean(Form.DECODED),
+            augmented=layout.nbytes(1) if layout is not None else 0.0,
+        )
+        self._seen = now
+        if plan is not None:
+            self._directory.divide(split_budget(self._budget, plan.split))

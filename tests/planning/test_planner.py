@@ -1,0 +1,159 @@
+"""The planner of a job's cache, told what a made-up machine would measure."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.planning import Means, Measured, Plan, Planner, Terms, bottleneck
+from headrace.planning.search import search
+
+MEANS = Means(cpus=2, hands=2, fetchers=2)
+START = (0.0, 1.0, 0.0)
+MB = 1e6
+
+
+@dataclasses.dataclass
+class Machine:
+    """Runs a job in the model's own way, and measures."""
+
+    storage: float = 20 * MB
+    decode: float = 800e-6
+    augment: float = 200e-6
+    encoded: float = 35_000
+    decoded: float = 550_000
+    augmented: float = 150_000
+    samples: int = 4000
+    cache: float = 150 * MB
+    loop: float = 10e-6
+    """Seconds that the job itself takes over a sample."""
+
+    def known(self) -> Terms:
+        return Terms(self.samples, 1.0, 0.0, 0.0, self.cache, prepare=1.0, augment=1.0)
+
+    def terms(self) -> Terms:
+        return Terms(
+            self.samples, self.encoded, self.decoded, self.augmented, self.cache,
+            prepare=2 / (self.decode + self.augment), augment=2 / self.augment, storage=self.storage,
+            ingest=1 / self.loop,
+        )  # fmt: skip
+
+    def second(self, split: tuple[float, float, float], seconds: float = 1.0) -> Measured:
+        """What is measured in a second with a cache that has settled."""
+        at = np.array([split])
+        work = bottleneck.demands(self.terms(), at)
+        delivered = int(seconds * bottleneck.throughput(self.terms(), at)[0])
+        stored = work["storage"][0] * self.storage / self.encoded
+        decoded = (2 * work["cpu"][0] - self.augment) / self.decode
+        fetched = int(delivered * stored)
+        return Measured(
+            seconds=seconds,
+            delivered=delivered,
+            waited=seconds - delivered * self.loop,
+            fetched=fetched,
+            fetched_bytes=int(fetched * self.encoded),
+            fetch=2 * fetched * self.encoded / self.storage,
+            decoded=int(delivered * decoded),
+            decode=delivered * decoded * self.decode,
+            prepared=delivered,
+            augment=delivered * self.augment,
+            cpu=delivered * (decoded * self.decode + self.augment),
+        )
+
+
+def settle(planner: Planner, machine: Machine, looks: int = 12) -> list[Plan]:
+    """Look again and again; the plans that were made."""
+    plans = []
+    for _ in range(looks):
+        measured = machine.second(planner.plan.split)
+        plan = planner.look(measured, MEANS, decoded=machine.decoded, augmented=machine.augmented)
+        if plan is not None:
+            plans.append(plan)
+    return plans
+
+
+def good(planner: Planner, machine: Machine) -> float:
+    """What the plan gives, to the best that there is."""
+    (now,) = bottleneck.throughput(machine.terms(), np.array([planner.plan.split]))
+    return float(now / search(machine.terms()).throughput)
+
+
+@pytest.mark.parametrize(
+    ("machine", "form"),
+    [
+        (Machine(storage=20 * MB, cache=150 * MB), 0),
+        (Machine(storage=1000 * MB, cache=1500 * MB), 1),
+    ],
+    ids=["slow storage", "slow CPU"],
+)
+def test_the_form_that_helps_most_gets_most(machine: Machine, form: int) -> None:
+    planner = Planner(machine.known(), START)
+    settle(planner, machine)
+    assert np.argmax(planner.plan.split) == form
+    assert good(planner, machine) > 0.95
+
+
+def test_nothing_is_decided_before_enough_was_seen() -> None:
+    machine = Machine()
+    planner = Planner(machine.known(), START)
+    little = machine.second(START, seconds=0.05)
+    assert planner.look(little, MEANS, decoded=machine.decoded, augmented=machine.augmented) is None
+    assert planner.terms is None
+    assert planner.look(machine.second(START), MEANS, augmented=machine.augmented) is None, "size unknown"
+
+
+def test_a_shift_is_made_up_for_and_then_it_is_quiet() -> None:
+    machine = Machine(storage=1000 * MB, cache=400 * MB)
+    planner = Planner(machine.known(), START)
+    settle(planner, machine)
+    assert good(planner, machine) > 0.95
+    machine.storage = 10 * MB
+    settle(planner, machine)
+    assert good(planner, machine) > 0.95
+    assert not settle(planner, machine), "it does not swing"
+
+
+def test_what_cannot_be_measured_any_more_is_remembered() -> None:
+    """With everything decoded in the cache nothing is fetched or decoded."""
+    machine = Machine(cache=3000 * MB)
+    planner = Planner(machine.known(), START)
+    cold = dataclasses.replace(machine, cache=1.0).second(START)
+    planner.look(cold, MEANS, decoded=machine.decoded, augmented=machine.augmented)
+    assert planner.plan.split == START
+    before = planner.terms
+    sums = dataclasses.replace(
+        machine.second(START), fetched=0, fetched_bytes=0, fetch=0.0, decoded=0, decode=0.0
+    )
+    for _ in range(12):
+        planner.look(sums, MEANS, decoded=machine.decoded, augmented=machine.augmented)
+    assert before is not None and planner.terms is not None
+    assert planner.terms.storage == pytest.approx(before.storage, rel=0.01)
+    assert planner.terms.encoded == pytest.approx(before.encoded, rel=0.01)
+    assert planner.plan.split == START
+
+
+machines = st.builds(
+    Machine,
+    storage=st.floats(5 * MB, 2000 * MB),
+    decode=st.floats(50e-6, 5e-3),
+    augment=st.floats(20e-6, 2e-3),
+    encoded=st.floats(5_000, 200_000),
+    decoded=st.floats(100_000, 2_000_000),
+    cache=st.floats(20 * MB, 4000 * MB),
+    loop=st.floats(1e-6, 2e-3),
+)
+
+
+@given(machines)
+def test_a_plan_is_about_as_good_as_the_best_and_stays(machine: Machine) -> None:
+    planner = Planner(machine.known(), START)
+    settle(planner, machine)
+    if planner.terms is not None:
+        assert good(planner, machine) > 0.93
+    split = planner.plan.split
+    settle(planner, machine)
+    assert planner.plan.split == split

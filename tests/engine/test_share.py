@@ -151,7 +151,9 @@ def test_without_the_hosts_memory_nothing_is_cached(
     store.extent(order(), 0, 1)
     waits: list[float | None] = []
     really = store._arrived.wait_for
-    monkeypatch.setattr(store._arrived, "wait_for", lambda test, limit: waits.append(limit) or really(test, 0))
+    monkeypatch.setattr(
+        store._arrived, "wait_for", lambda test, limit: waits.append(limit) or really(test, 0)
+    )
     other = order(instance=INSTANCE + 1)
     assert store.take(other, None, Form.DECODED, [64, 64]) == [None, None]
     with pytest.raises(ValueError, match="not here"):

@@ -39,7 +39,8 @@ def test_each_is_called_at_least_once_and_may_run_out() -> None:
     assert together([lambda: called.append(1) or 1] * 3, 0.0).done == 3  # type: ignore[func-returns-value]
     left = iter([1, 1, 1, 1])
     assert together([lambda: next(left, None)] * 2, 60.0).done == 4
-    assert together([lambda: None], 60.0) == (0, 0, 0.0)
+    nothing = together([lambda: None], 60.0)
+    assert (nothing.done, nothing.rate, nothing.cpu) == (0, 0, 0.0)
 
 
 def test_an_error_ends_all_threads_and_is_raised() -> None:

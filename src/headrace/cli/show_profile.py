@@ -34,6 +34,9 @@ def show_profile(profile: Profile, kept: str) -> str:
         ["threads", "out GB/s", "into GB/s"],
         [[str(at.threads), f"{at.out / 1e9:.1f}", f"{at.into / 1e9:.1f}"] for at in profile.memory],
     )
+    if profile.consumption:
+        rates = [[name, _rate(rate)] for name, rate in reversed(profile.consumption.items())]
+        lines += table("jobs", ["name", "takes samples/s"], rates)
     lines += [line("limit", limits_text(profile)), line("kept", kept)]
     return "\n".join(lines)
 

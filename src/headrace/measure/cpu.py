@@ -110,7 +110,7 @@ def as_in_workers() -> Iterator[None]:
     """Libraries start no threads of their own there; and what user code draws from is put back afterwards."""
     torch = sys.modules.get("torch")
     before = cv2.getNumThreads(), None if torch is None else torch.get_num_threads()
-    state = random.getstate(), np.random.get_state()
+    state = random.getstate(), np.random.get_state(), None if torch is None else torch.get_rng_state()
     cv2.setNumThreads(0)
     if torch is not None:
         torch.set_num_threads(1)
@@ -120,5 +120,6 @@ def as_in_workers() -> Iterator[None]:
         cv2.setNumThreads(before[0])
         if torch is not None:
             torch.set_num_threads(before[1])
+            torch.set_rng_state(state[2])
         random.setstate(state[0])
         np.random.set_state(state[1])

@@ -75,7 +75,9 @@ class Hand:
         if len(work.faults) == self._rows:
             fault = next(iter(work.faults.values()))
             name = self._stock.recipe.source.name(int(work.indices[0]))
-            raise NothingPrepared(f"sample {work.indices[0]} ({name}): {fault.reason}\n\n{fault.traceback}")
+            raise NothingPrepared(
+                f"sample {work.indices[0]} ({name}): {fault.reason}\n\n{fault.traceback}".rstrip()
+            )
         return self._rows - len(work.faults)
 
     def _do(self, work: programs.Work, places: list[int]) -> None:
@@ -94,7 +96,10 @@ class Hand:
             samples = self._program.samples(work)
             collate = self._stock.recipe.collate
             if collate is not None and not work.faults:
-                collate(samples)
+                try:
+                    collate(samples)
+                except Exception as error:
+                    raise NothingPrepared(f"collate fails: {type(error).__name__}: {error}") from error
 
 
 def make_hands(stock: Stock, stage: str, rows: int, count: int, first: int = 0) -> list[Work]:

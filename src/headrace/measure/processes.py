@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from headrace.measure.together import Tally, Work, together
 
-_RESULT = struct.Struct("<Qdd")
+_RESULT = struct.Struct("<Qddd")
 _READY = b"r"
 _GRACE = 10.0
 """Seconds that processes may take beyond the time that they should: to start, and for their last order."""
@@ -63,7 +63,8 @@ def in_processes(
     tallies = [Tally(*_RESULT.unpack(result)) for result in results]
     done = sum(tally.done for tally in tallies)
     cpu = sum(tally.cpu * tally.done for tally in tallies)
-    return Tally(done, sum(tally.rate for tally in tallies), cpu / max(done, 1))
+    seconds = max(tally.seconds for tally in tallies)
+    return Tally(done, seconds, sum(tally.rate for tally in tallies), cpu / max(done, 1))
 
 
 def _fork() -> int:

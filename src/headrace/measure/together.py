@@ -15,8 +15,11 @@ class Tally(NamedTuple):
     """What came of it."""
 
     done: int
+    seconds: float
+    """Until the last thread had ended."""
     rate: float
-    """Per second, over all threads."""
+    """Per second: the sum of what each thread did in its own time, up to the end of its last call. How long that
+    call ran beyond the end does not matter then; each thread has to do several, though."""
     cpu: float
     """Seconds of processor time for one."""
 
@@ -38,11 +41,7 @@ def _doubled(below: int) -> Iterator[int]:
 
 
 def together(works: Sequence[Work], seconds: float) -> Tally:
-    """Call each of ``works`` again and again in a thread of its own; each is called at least once.
-
-    Each thread's rate is taken over its own time, up to the end of its last call: how long that call ran beyond the
-    end does not matter then.
-    """
+    """Call each of ``works`` again and again in a thread of its own; each is called at least once."""
     threads = [_Thread(work) for work in works]
     ready = threading.Barrier(len(threads))
     stop = threading.Event()
@@ -63,8 +62,9 @@ def together(works: Sequence[Work], seconds: float) -> Tally:
         if thread.error is not None:
             raise thread.error
     done = sum(thread.done for thread in threads)
+    seconds = max(thread.seconds for thread in threads)
     rate = sum(thread.done / thread.seconds for thread in threads if thread.done)
-    return Tally(done, rate, sum(thread.cpu for thread in threads) / done if done else 0.0)
+    return Tally(done, seconds, rate, sum(thread.cpu for thread in threads) / done if done else 0.0)
 
 
 class _Thread:

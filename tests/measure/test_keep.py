@@ -122,6 +122,17 @@ def test_what_jobs_learned_outlives_a_new_profile_and_the_other_way_round(kept: 
     assert list(found.consumption.items()) == [("b.py", 50.0), ("a.py", 200.0)]  # the latest last
 
 
+def test_parts_that_a_job_measured_take_the_place_of_the_old_ones_alone(kept: Path) -> None:
+    before = known(memory=[Bandwidth(1, 2.0, 3.0)], sizes=Sizes(Spread(1.0, 0.0, 1, 1), None, None))
+    save_profile(before)
+    cpu = CPU(prepare=Stage(1.0, 2.0), uncached=Stage(1.0, 2.0))
+    assert learn(RECIPE, cpu=cpu)
+    found = load_profile(RECIPE)
+    assert found is not None and found.taken > before.taken
+    assert found == msgspec.structs.replace(before, cpu=cpu, taken=found.taken)
+    assert not learn(RECIPE)
+
+
 def test_only_so_many_jobs_are_remembered(kept: Path) -> None:
     for number in range(40):
         assert learn(RECIPE, job=f"{number}", consumption=1.0 + number)

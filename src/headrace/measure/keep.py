@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import math
 import os
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from headrace.core.errors import OptionError
 from headrace.core.forms import Form
+from headrace.measure.cpu import CPU
 from headrace.measure.machine import Machine
 from headrace.measure.profile import VERSION, Profile
+from headrace.measure.sizes import Sizes
+from headrace.measure.storage import Storage
 from headrace.recipes.recipe import Recipe
 
 _LARGEST = 1 << 20
@@ -70,13 +75,26 @@ def save_profile(profile: Profile) -> Path:
     return path
 
 
-def learn(recipe: Recipe, *, job: str, consumption: float) -> bool:
-    """Keep the samples per second that a job takes if it need not wait. Whether that worked; never an error.
+def learn(
+    recipe: Recipe,
+    *,
+    job: str = "",
+    consumption: float | None = None,
+    sizes: Sizes | None = None,
+    storage: Storage | None = None,
+    cpu: CPU | None = None,
+) -> bool:
+    """Keep what a job found out while it ran, beside what is known already. Whether that worked; never an error.
 
-    ``job``: a name that the same job has at its next start.
+    ``consumption``: samples per second that the job takes if it need not wait. ``job``: a name that the same job
+    has at its next start. Other parts take the place of what was measured before; None leaves it.
     """
     fingerprint, machine = fingerprint_of(recipe), Machine.here()
-    if fingerprint is None or not 0 < consumption < float("inf"):
+    measured = {"sizes": sizes, "storage": storage, "cpu": cpu}
+    changes: dict[str, Any] = {name: part for name, part in measured.items() if part is not None}
+    if consumption is not None and not 0 < consumption < math.inf:
+        consumption = None
+    if fingerprint is None or not (changes or consumption):
         return False
     path = _path(fingerprint, machine)
     try:
@@ -86,9 +104,12 @@ def learn(recipe: Recipe, *, job: str, consumption: float) -> bool:
             if profile is None:
                 samples = len(recipe.source)
                 profile = Profile(fingerprint, machine, label_of(recipe), samples, time.time())
-            others = {name: rate for name, rate in profile.consumption.items() if name != job}
-            latest = dict([*others.items(), (job, consumption)][-_JOBS:])
-            _write(path, msgspec.structs.replace(profile, consumption=latest))
+            if changes:
+                changes["taken"] = time.time()
+            if consumption is not None:
+                others = [(name, rate) for name, rate in profile.consumption.items() if name != job]
+                changes["consumption"] = dict([*others, (job, consumption)][-_JOBS:])
+            _write(path, msgspec.structs.replace(profile, **changes))
     except OSError:
         return False
     return True

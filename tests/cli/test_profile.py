@@ -143,7 +143,7 @@ def test_a_script_is_known_by_the_same_fingerprint_when_it_runs() -> None:
         ("no/such/folder", "no folder 'no/such/folder'; write"),
         ("recipes:", "write module:recipe"),
         ("recipes:large", "recipes has no 'large'; its recipes are small"),
-        ("recipes:nothing", "recipes:nothing is a int; it has to be a headrace.Recipe"),
+        ("recipes:nothing", "recipes:nothing is of type int; it has to be a headrace.Recipe"),
         ("recipes:needs", "called without arguments to make a recipe, and that fails: TypeError"),
         ("broken:recipe", "broken cannot be imported: ZeroDivisionError: division by zero ("),
         ("lacking:recipe", "lacking cannot be imported: ModuleNotFoundError: No module named 'absent'"),

@@ -110,6 +110,6 @@ def _as_recipe(found: Any, text: str) -> Recipe:
             ) from error
     if not isinstance(found, Recipe):
         raise OptionError(
-            f"{text} is a {type(found).__name__}; it has to be a headrace.Recipe, or a function that makes one"
+            f"{text} is of type {type(found).__name__}; it has to be a headrace.Recipe, or a function that makes one"
         )
     return found

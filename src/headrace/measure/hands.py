@@ -76,7 +76,7 @@ class Hand:
             fault = next(iter(work.faults.values()))
             name = self._stock.recipe.source.name(int(work.indices[0]))
             raise NothingPrepared(
-                f"sample {work.indices[0]} ({name}): {fault.reason}\n\n{fault.traceback}".rstrip()
+                f"sample {work.indices[0]} ({name}): {fault.reason}\n{fault.traceback}".rstrip()
             )
         return self._rows - len(work.faults)
 

@@ -126,7 +126,7 @@ def fill_stock(recipe: Recipe, order: Sequence[int], seconds: float) -> Stock:
     if not stock.indices:
         raise NothingPrepared(
             f"not one of {min(MOST, len(order))} samples could be prepared; the first: {bad}"
-            + (f"\n\n{bad.traceback}" if bad is not None and bad.traceback else "")
+            + (f"\n\n{bad.traceback}".rstrip() if bad is not None and recipe.user_code else "")
         )
     if all(pieces):
         _lay_down(stock, pieces)

@@ -6,7 +6,6 @@ reading was no slower than the second, they had stayed in memory all the same, a
 
 from __future__ import annotations
 
-import itertools
 import os
 import statistics
 import time
@@ -62,28 +61,27 @@ class Storage(msgspec.Struct, frozen=True):
 def measure_storage(
     source: Source, order: Sequence[int], seconds: float, tick: Callable[[], None]
 ) -> Storage | None:
-    """Read samples of ``order`` for about so many seconds; None where not one could be read.
+    """Read samples of ``order`` for at most about so many seconds; None where not one could be read.
 
     ``tick`` is called after each of ``WIDTHS``. A source whose single reads are slow takes longer.
     """
-    supply = itertools.cycle(order)
-    cold, warm = [], []
+    cold: list[Reading] = []
+    warm: list[Reading] = []
     cpu = 0.0
     dropped: bool | None = None
-    for threads in WIDTHS:
+    for number, threads in enumerate(WIDTHS):
         if cold and threads > len(order):
             tick()
             continue
         first, again = _Readings(source, threads), _Readings(source, threads)
         until = time.perf_counter() + seconds / len(WIDTHS)
-        for count in _counts(threads, len(order)):
-            chosen = list(itertools.islice(supply, count))
+        for chosen in _rounds(order, number):
             gone = _drop(source, chosen)
             dropped = gone if dropped is None else dropped and gone is not False
             left = max(until - time.perf_counter(), 0.0)
             done = first.read(chosen, left / 2)
             again.read(chosen[:done], max(until - time.perf_counter(), 0.0))
-            if done < count or time.perf_counter() > until - left / 4:
+            if done < len(chosen) or time.perf_counter() > until - left / 4:
                 break
         if first.sizes and again.sizes:
             cold.append(first.reading())
@@ -96,12 +94,18 @@ def measure_storage(
     return Storage(cold, warm, cpu, dropped, in_memory)
 
 
-def _counts(threads: int, most: int) -> Iterator[int]:
-    """Samples to read in one round after the other: more and more, as there seems to be time for them."""
-    count = 8 * threads
-    while True:
-        yield min(count, most, _ROUND)
-        count *= 2
+def _rounds(order: Sequence[int], number: int) -> Iterator[Sequence[int]]:
+    """Samples to read in one round after the other, more and more as there seems to be time for them.
+
+    Each of ``WIDTHS`` has samples of its own, if there are enough: those that were read before may lie in a cache
+    of the disk or of a server, which cannot be told to drop them.
+    """
+    threads, share = WIDTHS[number], len(order) // len(WIDTHS)
+    own = order[number * share : (number + 1) * share] if share >= 2 * threads else order
+    at, count = 0, 8 * threads
+    while at < len(own):
+        yield own[at : at + count]
+        at, count = at + count, min(2 * count, _ROUND)
 
 
 class _Readings:

@@ -18,7 +18,10 @@ import pytest
 
 import headrace as hr
 from headrace.cli.bar import Bar
-from headrace.measure import Profile, learn, load_profile
+from headrace.cli.show_profile import show_profile
+from headrace.measure import Machine, Profile, learn, load_profile
+from headrace.measure.cpu import CPU, Rate, Stage
+from headrace.measure.sizes import Sizes, Spread
 from tests.measure.conftest import kept, photos
 
 __all__ = ["kept", "photos"]
@@ -99,6 +102,19 @@ def test_a_flat_folder_will_do(tmp_path: Path, photos: Path) -> None:
     done = run(str(flat), "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["samples"] == 24
+
+
+@pytest.mark.parametrize(("rate", "said"), [(10.0, True), (25.0, False)])
+def test_a_busy_machine_is_pointed_out(rate: float, said: bool) -> None:
+    stage = Stage(0.04, 50.0, [Rate(1, rate)])
+    sizes = Sizes(None, None, Spread(1.0, 0.0, 1, 1))
+    profile = Profile(
+        "", Machine("host", "cpu\x1b", 1, 1), "data", 10, 0.0, sizes, cpu=CPU(prepare=stage, uncached=stage)
+    )
+    text = show_profile(profile, "nowhere")
+    assert ("one thread got 40% of a CPU: others were at work" in text) == said
+    assert "not measured: decode reads the files itself" in text and "\x1b" not in text
+    assert "limit       from memory: CPU-bound at 50.0 samples/s" in text
 
 
 def test_what_jobs_have_learned_is_shown(photos: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.core.forms import Form
 from headrace.measure import Machine, Profile, find_limits, load_profile, save_profile, take_profile
-from headrace.measure.cpu import CPU, Stage
+from headrace.measure.cpu import CPU, Rate, Stage
 from headrace.measure.memory import Bandwidth
 from headrace.measure.sizes import Sizes, Spread
 from headrace.measure.storage import Reading, Storage
@@ -78,6 +78,13 @@ def test_forms_that_cannot_be_cached_are_of_no_use_to_a_planner() -> None:
     # However they are given room, nothing is gained.
     assert search(terms).throughput == pytest.approx(90.0)
     assert (bottleneck.throughput(terms, grid()) <= 90.0 * (1 + 1e-9)).all()
+
+
+def test_a_thread_that_had_a_cpu_for_itself_is_told_from_one_that_had_not() -> None:
+    assert PROFILE.cpu is not None and PROFILE.cpu.got is None
+    for rate, got in ((100.0, 1.0), (25.0, 1.0), (10.0, 0.4)):
+        cpu = msgspec.structs.replace(PROFILE.cpu, prepare=Stage(0.04, 90.0, [Rate(1, rate), Rate(2, 1e3)]))
+        assert cpu.got == pytest.approx(got)
 
 
 def test_limits_by_hand() -> None:

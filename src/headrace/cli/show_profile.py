@@ -11,6 +11,8 @@ from headrace.measure.sizes import Sizes
 from headrace.measure.storage import Storage
 
 _WHERE = {"cold": "cold", "memory": "from memory", "decoded": "decoded samples cached"}
+_ALL = 0.85
+"""A thread that got more of a CPU than this had it to itself."""
 _RESOURCES = {"storage": "storage-bound", "cpu": "CPU-bound", "cache": "memory-bound"}
 
 
@@ -109,6 +111,9 @@ def _cpu(cpu: CPU) -> list[str]:
     rows.append([f"{cpu.processes} x {cpu.threads}", *(_rate(stage.machine) for stage in shown.values())])
     rows.append(["CPU ms each", *(f"{1e3 * stage.cpu:.3f}" for stage in shown.values())])
     lines = list(table("cpu", ["threads", *shown], rows))
+    if cpu.got is not None and cpu.got < _ALL:
+        why = "others were at work" + ("" if cpu.held is None else ", or your code waits")
+        lines.append(line("", f"(one thread got {cpu.got:.0%} of a CPU: {why}; better measured in quiet)"))
     if cpu.held is not None:
         lines.append(line("", f"your code holds the interpreter lock for {cpu.held:.0%} of the time"))
     return lines

@@ -52,6 +52,12 @@ class CPU(msgspec.Struct, frozen=True):
     threads: int = 1
     """Of each of its processes."""
 
+    @property
+    def got(self) -> float | None:
+        """The share of a CPU that one thread got. Less than all of it: others were at work, or steps wait."""
+        alone = self.prepare.threads[0] if self.prepare.threads else None
+        return None if alone is None else min(1.0, alone.samples * self.prepare.cpu)
+
 
 def cpu_ticks(cpus: int) -> int:
     """How often ``measure_cpu`` calls ``tick``."""

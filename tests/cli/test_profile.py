@@ -34,6 +34,7 @@ import headrace as hr
 print("hello from the user's own code")
 
 def shrink(image):
+    print("shrinking")
     return np.ascontiguousarray(image[::2, ::2])
 
 small = hr.Recipe(hr.synthetic.source(50, shape=(8, 8)), hr.synthetic.decode(), [hr.deterministic(shrink)])
@@ -195,7 +196,7 @@ def test_what_cannot_be_kept_is_shown_all_the_same(monkeypatch: pytest.MonkeyPat
 def test_an_interrupt_ends_it_and_nothing_is_kept(kept: Path) -> None:
     """On a terminal, where the bar shows that it has begun."""
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "headrace.cli", "profile", "recipes:small", "--seconds", "60"]
+    command = [sys.executable, "-m", "headrace.cli", "profile", "recipes:make", "--seconds", "60"]
     running = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=follower, stdin=subprocess.DEVNULL, start_new_session=True
     )

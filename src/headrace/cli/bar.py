@@ -33,8 +33,8 @@ class Bar:
         text = f"{self._label} [{'#' * full}{'.' * (_WIDTH - full)}] {share:4.0%}  {what}"
         text = text[: max(shutil.get_terminal_size().columns - 1, 0)]  # a line that wraps cannot be redrawn
         if text != self._shown:
-            self._write(f"\r{text.ljust(len(self._shown))}")
-            self._shown = text
+            before, self._shown = self._shown, text  # at once: an interrupt may come while it is written
+            self._write(f"\r{text.ljust(len(before))}")
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

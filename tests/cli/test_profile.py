@@ -193,7 +193,8 @@ def test_what_cannot_be_kept_is_shown_all_the_same(monkeypatch: pytest.MonkeyPat
     assert "could not be kept" in done.stderr
 
 
-def test_an_interrupt_ends_it_and_nothing_is_kept(kept: Path) -> None:
+@pytest.mark.parametrize("when", [b"storage", b"cpu"])
+def test_an_interrupt_ends_it_and_nothing_is_kept(when: bytes, kept: Path) -> None:
     """On a terminal, where the bar shows that it has begun."""
     leader, follower = pty.openpty()
     command = [sys.executable, "-m", "headrace.cli", "profile", "recipes:make", "--seconds", "60"]
@@ -202,10 +203,10 @@ def test_an_interrupt_ends_it_and_nothing_is_kept(kept: Path) -> None:
     )
     os.close(follower)
     shown, until = b"", time.monotonic() + 60
-    while b"storage" not in shown and time.monotonic() < until:
+    while when not in shown and time.monotonic() < until:
         if select.select([leader], [], [], 1.0)[0]:
             shown += os.read(leader, 4096)
-    assert b"profile [" in shown
+    assert b"profile [" in shown and when in shown
     os.killpg(running.pid, signal.SIGINT)
     output, _ = running.communicate(timeout=60)
     while select.select([leader], [], [], 0.2)[0]:
@@ -216,6 +217,8 @@ def test_an_interrupt_ends_it_and_nothing_is_kept(kept: Path) -> None:
         shown += more
     os.close(leader)
     assert (running.returncode, output) == (130, b"")
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)  # nor is a process left that it started
     assert b"Traceback" not in shown
     assert shown.endswith(b"\r"), "the bar is wiped away"
     assert files_below(kept) == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import threading
 import time
 
@@ -97,5 +98,23 @@ def test_a_process_that_does_not_come_back_is_no_result(how: str) -> None:
         return [work if number == 1 else lambda: time.sleep(0.001) or 1]
 
     assert in_processes(2, works, 0.05, grace=0.5) is None  # type: ignore[arg-type]
+    assert _children() == before
+    assert len(os.listdir("/proc/self/fd")) == fds
+
+
+def test_an_interrupt_leaves_no_process() -> None:
+    before, fds = _children(), len(os.listdir("/proc/self/fd"))
+    calls = 0
+
+    def interrupt() -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            os.kill(os.getppid(), signal.SIGINT)
+        time.sleep(0.01)
+        return 1
+
+    with pytest.raises(KeyboardInterrupt):
+        in_processes(2, lambda number: [interrupt], 30.0)
     assert _children() == before
     assert len(os.listdir("/proc/self/fd")) == fds

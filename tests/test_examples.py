@@ -166,9 +166,10 @@ def pictures() -> Iterator[Path]:
 
 @pytest.fixture
 def private_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Blocks that share start a host of their own, which is gone afterwards."""
+    """Blocks that share start a host of their own, which is gone afterwards; so are profiles that they keep."""
     with tempfile.TemporaryDirectory(prefix="hr-", dir="/tmp") as place:  # a socket's path is short
         monkeypatch.setenv("HEADRACE_RUNTIME_DIR", f"{place}/run")
+        monkeypatch.setenv("XDG_CACHE_HOME", f"{place}/cache")
         yield
         gc.collect()  # loaders that a block left open
         control.stop()

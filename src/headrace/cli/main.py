@@ -28,6 +28,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = _status(options.timeout, as_json=options.json)
             sys.stdout.flush()
             return found
+        if options.command == "profile":
+            # Recipes bring OpenCV and user code with them, which the other commands do without.
+            from headrace.cli.profile import profile
+
+            found = profile(options.recipe, options.seconds, as_json=options.json, forget=options.forget)
+            sys.stdout.flush()
+            return found
         return _stop(options.timeout)
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
@@ -41,7 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="headrace", description="Look at the host that jobs of this user and machine share, and end it."
+        prog="headrace",
+        description="Measure recipes; look at the host that jobs of this user and machine share, and end it.",
     )
     parser.add_argument("--version", action="version", version=f"headrace {headrace.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -65,6 +73,22 @@ def _parser() -> argparse.ArgumentParser:
     stop.add_argument(
         "--timeout", type=_seconds, default=10.0, metavar="S", help="seconds to wait (default: 10)"
     )
+    profile = commands.add_parser(
+        "profile",
+        help="measure what a recipe costs on this machine",
+        description="Measure storage, CPU, sizes and memory for a recipe on this machine, show what limits it, and "
+        "keep the figures for the next start of a loader.",
+    )
+    profile.add_argument(
+        "recipe",
+        metavar="RECIPE",
+        help="module:recipe, file.py:recipe (a Recipe, or a function that makes one), or a folder of images",
+    )
+    profile.add_argument(
+        "--seconds", type=_seconds, default=15.0, metavar="S", help="about how long to measure (default: 15)"
+    )
+    profile.add_argument("--json", action="store_true", help="print all numbers as JSON")
+    profile.add_argument("--forget", action="store_true", help="remove what was kept, and measure nothing")
     return parser
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
+from headrace.cli.tables import line, safe, table
 from headrace.core.forms import CACHEABLE
 from headrace.core.sizes import show_size
 from headrace.host.control import HostStatus, JobStatus
 
-_LABEL = 12
-_LONGEST = 32
 _NONE = "none"
 
 
@@ -17,38 +14,38 @@ def show_status(status: HostStatus, now: float) -> str:
     """Everything that a person wants to see, a few lines per job."""
     memory = status.memory
     lines = [
-        _line(
+        line(
             "host",
-            f"pid {status.pid}, headrace {_safe(status.version)} (protocol {status.protocol}), "
+            f"pid {status.pid}, headrace {safe(status.version)} (protocol {status.protocol}), "
             f"up {show_time(now - status.started)}",
         ),
-        _line(
+        line(
             "memory",
             f"{show_size(memory.used)} of {show_size(memory.budget)} in {memory.entries} extents"
             + (f" ({memory.used / memory.budget:.0%})" if memory.budget else ""),
         ),
-        _line(
+        line(
             "prepared",
             f"{status.decodes} samples decoded, {status.refills} by idle workers; {status.evictions} evicted",
         ),
     ]
     shelves = sorted(status.shelves, key=lambda shelf: (_furthest_first(shelf.form), shelf.key))
-    lines += _table(
+    lines += table(
         "cache",
         ["form", "key", "samples", "bytes", "jobs"],
         [[s.form, s.key[:12], str(s.samples), show_size(s.bytes), str(s.jobs)] for s in shelves],
     )
-    lines += _table(
+    lines += table(
         "datasets",
         ["name", "samples", "jobs"],
         [[d.name, str(d.samples), str(d.jobs)] for d in status.datasets],
     )
-    lines += _table(
+    lines += table(
         "jobs",
         ["name", "pid", "rank", "dataset", "sampling", "epoch", "left", "drawn", "per s", "workers", "idle"],
         [_job(job) for job in status.jobs],
     )
-    lines += _table(
+    lines += table(
         "hits",
         ["name", "rank", "hits", *(form.name.lower() for form in reversed(CACHEABLE)), _NONE],
         [_hits(job) for job in status.jobs],
@@ -97,30 +94,3 @@ def _hits(job: JobStatus) -> list[str]:
 def _furthest_first(form: str) -> int:
     forms = [known.name.lower() for known in CACHEABLE]
     return -forms.index(form) if form in forms else 1
-
-
-def _line(label: str, text: str) -> str:
-    return f"{label:<{_LABEL}}{text}"
-
-
-def _table(label: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Aligned columns, numbers to the right, with the label before the first line."""
-    if not rows:
-        return [_line(label, "none")]
-    cells = [list(heads), *([_safe(cell) for cell in row] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    right = [all(cell[:1].isdigit() for cell in column[1:]) for column in zip(*cells, strict=True)]
-    lines = []
-    for number, row in enumerate(cells):
-        placed = [
-            cell.rjust(width) if at_right else cell.ljust(width)
-            for cell, width, at_right in zip(row, widths, right, strict=True)
-        ]
-        lines.append(_line(label if number == 0 else "", "  ".join(placed)).rstrip())
-    return lines
-
-
-def _safe(text: str) -> str:
-    """Names come from jobs: nothing in them may move the cursor or break the table."""
-    clean = "".join(letter if letter.isprintable() else "?" for letter in text)
-    return clean if len(clean) <= _LONGEST else clean[: _LONGEST - 1] + "…"

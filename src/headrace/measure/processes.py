@@ -1,0 +1,115 @@
+"""The same as ``together``, in several processes at once: as a machine's workers do."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import struct
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NoReturn
+
+from headrace.measure.together import Tally, Work, together
+
+_RESULT = struct.Struct("<Qddd")
+_READY = b"r"
+_GRACE = 10.0
+"""Seconds that processes may take beyond the time that they should: to start, and for their last order."""
+
+
+def in_processes(
+    count: int, make_works: Callable[[int], Sequence[Work]], seconds: float, grace: float = _GRACE
+) -> Tally | None:
+    """Fork ``count`` processes, each of which does ``together`` what ``make_works(its number)`` gives.
+
+    They start when all of them are ready. None where one of them fails, hangs or dies: what was measured by the
+    others is worth nothing then.
+    """
+    go, hold = os.pipe()
+    children: dict[int, int] = {}
+    """The end of a pipe that we read from, and the process at its other end."""
+    results = None
+    try:
+        try:
+            for number in range(count):
+                ours, theirs = os.pipe()
+                children[ours] = 0
+                try:
+                    children[ours] = pid = _fork()
+                    if pid == 0:
+                        os.close(hold)
+                        _child(theirs, go, partial(make_works, number), seconds)
+                finally:
+                    os.close(theirs)
+            ready = _receive(children, len(_READY), grace)
+        finally:
+            os.close(hold)  # who waits at the other end finds that nothing will come, and begins
+            os.close(go)
+        if ready is not None:
+            results = _receive(children, _RESULT.size, seconds + grace)
+    except OSError:  # no more processes are to be had
+        pass
+    finally:
+        for end, pid in children.items():
+            os.close(end)
+            if pid:
+                os.kill(pid, signal.SIGKILL)  # there is nothing in them to be saved
+                os.waitpid(pid, 0)
+    if results is None:
+        return None
+    tallies = [Tally(*_RESULT.unpack(result)) for result in results]
+    done = sum(tally.done for tally in tallies)
+    cpu = sum(tally.cpu * tally.done for tally in tallies)
+    seconds = max(tally.seconds for tally in tallies)
+    return Tally(done, seconds, sum(tally.rate for tally in tallies), cpu / max(done, 1))
+
+
+def _fork() -> int:
+    """Fork as the loader does by default. An interrupt must not find the child before it can die of it."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    pid = -1
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # threads of some library may be about
+            pid = os.fork()
+        return pid
+    finally:
+        if pid:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _child(out: int, go: int, make_works: Callable[[], Sequence[Work]], seconds: float) -> NoReturn:
+    """What a process does."""
+    status = 1
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        works = make_works()
+        for work in works:
+            work()  # what is done only once
+        os.write(out, _READY)
+        os.read(go, 1)
+        os.write(out, _RESULT.pack(*together(works, seconds)))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _receive(children: dict[int, int], size: int, timeout: float) -> list[bytes] | None:
+    """So many bytes from each process; None if one does not send them in time."""
+    until = time.monotonic() + timeout
+    waiting, received = set(children), []
+    while waiting:
+        readable, _, _ = select.select(list(waiting), [], [], max(0.0, until - time.monotonic()))
+        if not readable:
+            return None
+        for end in readable:
+            data = os.read(end, size)  # so few bytes come in one piece
+            if len(data) != size:
+                return None
+            received.append(data)
+            waiting.discard(end)
+    return received

@@ -1,0 +1,140 @@
+"""Rates of the CPU: ratios of them, since nobody knows how fast this machine is or what else it does."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace.measure.cpu import CPU, as_in_workers, cpu_ticks, measure_cpu
+from headrace.measure.stock import MOST, NothingPrepared, fill_stock
+from headrace.recipes.recipe import Recipe
+from tests.recipes.helpers import MemorySource
+
+
+def measure(recipe: Recipe, cpus: int = 2, seconds: float = 0.8) -> CPU:
+    ticks: list[int] = []
+    with as_in_workers():
+        stock = fill_stock(recipe, list(range(len(recipe.source))), seconds)
+        try:
+            found = measure_cpu(stock, cpus, seconds, lambda: ticks.append(1))
+        finally:
+            stock.close()
+    assert len(ticks) == cpu_ticks(cpus)
+    return found
+
+
+def spin(data: bytes) -> np.ndarray:
+    """Python code, which holds the interpreter lock."""
+    until = time.thread_time() + 0.002
+    while time.thread_time() < until:
+        pass
+    return np.frombuffer(data, np.uint8).copy()
+
+
+def test_every_stage_of_images_is_measured(photos: Path) -> None:
+    recipe = hr.Recipe(
+        hr.folder(photos), hr.image.decode(), [hr.image.random_resized_crop(64), hr.image.horizontal_flip()]
+    )
+    found = measure(recipe)
+    for stage in (found.decode, found.augment, found.prepare, found.uncached, found.copy):
+        assert stage is not None
+        assert [rate.threads for rate in stage.threads] == [1, 2]
+        assert all(rate.samples > 0 for rate in stage.threads) and stage.machine > 0 and stage.cpu > 0
+    assert found.augment is not None and found.augment.cpu < found.prepare.cpu
+    assert found.copy is not None and found.copy.cpu < found.prepare.cpu
+    assert found.held is None
+    assert (found.processes, found.threads) == (2, 1)
+
+
+def test_processor_time_is_that_of_the_steps() -> None:
+    """A decode step that costs four times as much is found to."""
+    cheap, dear = (
+        measure(hr.Recipe(hr.synthetic.source(64, shape=(8,)), hr.synthetic.decode(cost=cost)))
+        for cost in (0.001, 0.004)
+    )
+    assert cheap.decode is not None and dear.decode is not None
+    assert 2.5 < dear.decode.cpu / cheap.decode.cpu < 6
+    assert 2.5 < dear.prepare.cpu / cheap.prepare.cpu < 6
+    assert cheap.augment is not None and cheap.augment.cpu < cheap.prepare.cpu / 2
+
+
+def test_code_that_holds_the_lock_gains_nothing_from_threads() -> None:
+    """What else the machine does makes single measurements too high or too low, so it has to show once in a few."""
+    recipe = hr.Recipe(hr.synthetic.source(64, bytes_per_sample=16), spin)
+    seen = []
+    for _ in range(6):
+        found = measure(recipe, seconds=1.0)
+        assert found.held is not None
+        alone, both = (rate.samples for rate in found.prepare.threads)
+        seen.append((both / alone, found.held))
+        if both < 1.3 * alone and found.held > 0.4:
+            assert (found.processes, found.threads) == (2, 1)  # so it gets processes
+            return
+    pytest.fail(f"threads seem to help code that holds the lock: {seen}")
+
+
+def test_steps_that_may_be_random_are_staffed_with_processes() -> None:
+    recipe = hr.Recipe(
+        hr.synthetic.source(64, shape=(8,)),
+        hr.synthetic.decode(),
+        [lambda value: value + np.random.randint(2)],
+    )
+    state = np.random.get_state()[1]
+    found = measure(recipe, cpus=3, seconds=0.4)
+    assert (found.processes, found.threads) == (3, 1)
+    assert [rate.threads for rate in found.prepare.threads] == [1, 2, 3]
+    assert (np.random.get_state()[1] == state).all()  # type: ignore[index]
+
+
+def test_samples_that_are_collated_have_no_rows_to_copy() -> None:
+    collated: list[int] = []
+    recipe = hr.Recipe(
+        hr.synthetic.source(64, bytes_per_sample=(10, 20), classes=2),
+        hr.synthetic.decode(),
+        collate=lambda samples: collated.append(len(samples)),
+    )
+    found = measure(recipe, seconds=0.4)
+    assert found.copy is None and found.augment is not None
+    assert collated and all(collated)
+
+
+def test_what_cannot_be_cached_is_not_augmented_from_the_cache() -> None:
+    recipe = hr.Recipe(hr.synthetic.source(16), lambda data: object(), collate=list)
+    found = measure(recipe, seconds=0.4)
+    assert found.decode is None and found.augment is None
+    assert found.prepare.machine > 0
+
+
+def test_bad_samples_are_left_out_and_named_if_there_are_no_others(photos: Path) -> None:
+    source = hr.folder(photos)
+    Path(source.name(3)).write_bytes(b"no image")
+    recipe = hr.Recipe(source, hr.image.decode(), [hr.image.resize((32, 32))])
+    stock = fill_stock(recipe, range(len(source)), 5.0)
+    assert sorted(stock.indices) == [index for index in range(len(source)) if index != 3]
+    stock.close()
+    with pytest.raises(NothingPrepared, match=r"sample 3 .*/cat/007\.jpg.*not an image"):
+        fill_stock(recipe, [3], 5.0)
+
+
+def refuse(data: Any) -> Any:
+    raise KeyError("nothing will do")
+
+
+def test_what_user_code_said_is_passed_on() -> None:
+    with pytest.raises(NothingPrepared, match=r"(?s)nothing will do.*in refuse"):
+        fill_stock(hr.Recipe(MemorySource([b"1", b"2"]), refuse), [0, 1], 1.0)
+
+
+def test_a_stock_is_bounded() -> None:
+    stock = fill_stock(hr.Recipe(hr.synthetic.source(1000), None), list(range(1000)), 60.0)
+    assert len(stock.indices) == MOST
+    stock.close()
+    slow = hr.Recipe(hr.synthetic.source(1000), hr.synthetic.decode(cost=0.01))
+    stock = fill_stock(slow, list(range(1000)), 0.05)
+    assert 1 <= len(stock.indices) < 64
+    stock.close()

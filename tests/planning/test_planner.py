@@ -57,6 +57,7 @@ class Machine:
             fetched=fetched,
             fetched_bytes=int(fetched * self.encoded),
             fetch=2 * fetched * self.encoded / self.storage,
+            starved=seconds if work["storage"][0] >= work["cpu"][0] else 0.0,
             decoded=int(delivered * decoded),
             decode=delivered * decoded * self.decode,
             prepared=delivered,

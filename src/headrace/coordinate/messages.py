@@ -79,6 +79,8 @@ class Spent(msgspec.Struct, array_like=True):
     """Rows that were augmented, from whatever form."""
     cpu: float = 0.0
     """CPU seconds of decoding and augmenting; waits for a CPU, a lock or a disk are not in them."""
+    fetch_cpu: float = 0.0
+    """CPU seconds of fetching."""
 
 
 class OrderDone(msgspec.Struct, tag="done", array_like=True):

@@ -105,7 +105,7 @@ class RowStages:
 
     def fetch(self, order: Order, claim: Claim | None) -> Fetched:
         """Get the input of every row: from the cache, or from the source."""
-        begun = time.perf_counter()
+        begun, begun_cpu = time.perf_counter(), time.thread_time()
         indices = order.index_array()
         count = len(indices)
         forms = np.frombuffer(order.forms, np.uint8).copy() if order.forms else np.zeros(count, np.uint8)
@@ -144,6 +144,7 @@ class RowStages:
         # One that came from the cache stands there; a second extent of it would be served as another.
         augmented = np.flatnonzero(((keep & _AUGMENTED) != 0) & (ways == _RUN)).tolist()
         spent.fetch = time.perf_counter() - begun
+        spent.fetch_cpu = time.thread_time() - begun_cpu
         return Fetched(order, claim, work, ways, augmented, published, spent)
 
     def _ways(

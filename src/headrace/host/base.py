@@ -49,6 +49,7 @@ class Totals:
         total.decoded += spent.decoded
         total.prepared += spent.prepared
         total.cpu += spent.cpu
+        total.fetch_cpu += spent.fetch_cpu
         if spent.gil_held >= 0:
             self.gil_held = spent.gil_held
 

@@ -36,6 +36,8 @@ class Splitter:
             fetched=spent.fetched,
             fetched_bytes=spent.fetched_bytes,
             fetch=spent.fetch,
+            fetch_cpu=spent.fetch_cpu,
+            starved=spent.wait_fetch,
             decoded=spent.decoded,
             decode=spent.decode,
             prepared=spent.prepared,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 
 from headrace.planning.search import Plan, Split, reconsider
@@ -9,6 +10,10 @@ from headrace.planning.terms import Terms
 
 _ENOUGH = 64
 """Samples that have to be seen of a stage before its cost is believed."""
+_STARVED = 0.1
+"""Hands that wait for bytes for more than this part of their time have all that storage gives."""
+_HOPE = 1.02
+"""By so much more storage may give at each look after it was last seen to give all it can."""
 _FORGET = 0.5
 """What the sums so far count when new ones are added: what was measured a few looks ago hardly matters."""
 
@@ -27,6 +32,9 @@ class Measured:
     fetched: int = 0
     fetched_bytes: int = 0
     fetch: float = 0.0
+    fetch_cpu: float = 0.0
+    starved: float = 0.0
+    """Seconds for which hands that prepare waited for bytes."""
     decoded: int = 0
     decode: float = 0.0
     prepared: int = 0
@@ -70,6 +78,11 @@ class Planner:
         self.plan = Plan(split, 0.0)
         self._known = known
         self._sums = Measured()
+        self._storage = known.storage
+        self._fetching = Measured()
+        """Sums over looks at which little was fetched."""
+        self._all = math.inf
+        """Bytes per second when preparing last waited for them."""
 
     def look(
         self, measured: Measured, means: Means, *, decoded: float = 0.0, augmented: float = 0.0
@@ -79,6 +92,7 @@ class Planner:
         ``decoded`` and ``augmented``: mean bytes of those forms, where they are known.
         """
         self._sums = self._sums.faded(_FORGET, measured)
+        self._note_storage(measured, means)
         terms = self._estimate(means, decoded, augmented)
         if terms is None:
             return None
@@ -110,10 +124,10 @@ class Planner:
         prepare = known.prepare
         if sums.decoded >= _ENOUGH:
             prepare = rate(max(augment_wall + sums.decode / sums.decoded, 1e-9))
-        encoded, storage = known.encoded, known.storage
+        encoded, fetch = known.encoded, known.fetch
         if sums.fetched >= _ENOUGH:
             encoded = sums.fetched_bytes / sums.fetched
-            storage = means.fetchers * sums.fetched_bytes / max(sums.fetch, 1e-9)
+            fetch = cpus * sums.fetched / max(sums.fetch_cpu, 1e-9)
         busy = max(sums.seconds - sums.waited, 1e-9)
         return replace(
             known,
@@ -122,6 +136,26 @@ class Planner:
             augmented=augmented,
             prepare=min(prepare, augment),
             augment=augment,
-            storage=storage,
+            storage=self._storage,
+            fetch=fetch,
             ingest=sums.delivered / busy,
         )
+
+    def _note_storage(self, measured: Measured, means: Means) -> None:
+        """Find out how many bytes per second storage gives.
+
+        Where preparing waits for bytes, they come as fast as they can. Where it does not, that much is certain, and
+        what it would be if fetching never paused is a guess, which may go beyond what was once seen to be all.
+        """
+        self._fetching = self._fetching.faded(1.0, measured) if measured.fetched else Measured()
+        if self._fetching.fetched < _ENOUGH:
+            return
+        measured, self._fetching = self._fetching, Measured()
+        seen = measured.fetched_bytes / measured.seconds
+        if measured.starved > _STARVED * measured.seconds * means.hands:
+            self._all = seen if math.isinf(self._all) else (1 - _FORGET) * seen + _FORGET * self._all
+            self._storage = self._all
+        else:
+            self._all *= _HOPE
+            guess = means.fetchers * measured.fetched_bytes / max(measured.fetch, 1e-9)
+            self._storage = max(seen, min(self._all, guess))

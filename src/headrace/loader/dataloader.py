@@ -47,7 +47,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
     - ``num_workers``: None (the default) is chosen for you with a recipe, and 0, as in torch, with a dataset;
       ``"auto"`` chooses for a dataset too.
     - ``cache``: memory for prepared samples: bytes, ``"8GiB"``, or a share of RAM (``0.25``, ``"25%"``).
-    - ``split``: how the cache is divided, ``(encoded, decoded, augmented)``; all to decoded by default.
+    - ``split``: how the cache is divided, ``(encoded, decoded, augmented)``; by default as measurements suggest.
     - ``seed``: makes order and augmentations reproducible; with it, an epoch is a pure function of
       (seed, epoch).
     - ``rank``, ``world_size``: the share of each step that this process takes. With a recipe they are found

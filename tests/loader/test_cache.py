@@ -35,15 +35,15 @@ def host(loader):
 
 
 def resident(loader):
-    """Bytes of the arena's file that really take up memory."""
-    return os.fstat(host(loader).arena.fd).st_blocks * 512
+    """Bytes of the arena and the cache that really take up memory."""
+    return sum(os.fstat(fd).st_blocks * 512 for fd in (host(loader).arena.fd, host(loader).cache.arena.fd))
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("split", [None, "auto", (0, 1, 0), (1, 0, 0), (1, 2, 0)], ids=str)
 def test_when_everything_fits_a_second_epoch_reads_nothing(num_workers, split):
     source_recipe, source = counting(50, shape=SHAPE)
-    with make(source_recipe, num_workers=num_workers, cache="1MiB", split=split) as loader:
+    with make(source_recipe, num_workers=num_workers, cache="1GiB", split=split) as loader:
         first = targets(loader)
         second = targets(loader)
         third = targets(loader)

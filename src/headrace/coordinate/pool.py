@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.coordinate.shelf import FIRST_CAPACITY, SAVES, Shelf
+from headrace.coordinate.shelf import SAVES, Shelf
 from headrace.coordinate.space import Space
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.layout import aligned
@@ -24,6 +24,8 @@ _QUEUE = 128
 """Victims found in one look."""
 _MOST = 64
 """Victims that one newcomer may cost."""
+_FIRST = 8
+"""Extents of which the size cannot be guessed may each fill this part of the budget."""
 _SLACK = 32
 """Free memory is not given back for less than this part of the budget."""
 
@@ -48,6 +50,8 @@ class Pool:
         self._peak = dict.fromkeys(CACHEABLE, 0)
         self._sizes: dict[int, tuple[Form, int, bool]] = {}
         """Of each block: the form, the bytes that count, and whether it is filled."""
+        self._unsized: set[int] = set()
+        """Blocks for extents of which nobody could guess the size."""
         self._loose: list[tuple[int, int, int]] = []
         self._cuts = 0
         self._clock = 0
@@ -164,8 +168,11 @@ class Pool:
         return max(0, self.budget - self.used)
 
     def size_for(self, shelf: Shelf) -> int:
-        """Bytes to count for an extent until it is known what it fills."""
-        return aligned(shelf.expected if shelf.known else min(shelf.expected, self.budget // 64 or 1))
+        """Bytes to count for an extent until it is known what it fills.
+
+        While nobody can guess, that is all that it may fill: some large ones must not be more than the budget.
+        """
+        return aligned(shelf.expected if shelf.known else min(shelf.capacity, self.budget // _FIRST or 1))
 
     def admit(
         self, shelf: Shelf, needs: Sequence[int], jobs: int, *, displace: bool = True
@@ -198,10 +205,13 @@ class Pool:
     def _take(self, shelf: Shelf, nbytes: int, count: int = 1) -> list[tuple[int, int]]:
         form = shelf.form
         places: list[tuple[int, int]] = []
-        for capacity in (max(nbytes, aligned(shelf.capacity)), nbytes):  # the second if addresses are cut up
+        roomy = max(nbytes, aligned(shelf.capacity)) if shelf.known else nbytes
+        for capacity in (roomy, nbytes):  # the second if addresses are cut up
             offsets = self.space.take(capacity, count - len(places))
             self._sizes.update(dict.fromkeys(offsets, (form, nbytes, False)))
             places += [(offset, capacity) for offset in offsets]
+            if not shelf.known:
+                self._unsized.update(offsets)
             if len(places) == count:
                 break
         if self.space.cuts != self._cuts:  # ends of free blocks that were found do not hold any more
@@ -342,7 +352,8 @@ class Pool:
         """
         form, held = shelf.form, self._sizes
         for offset, nbytes in zip(offsets, sizes, strict=True):
-            if self.space.size_of(offset) == FIRST_CAPACITY:  # of the first ones: others need not be so large
+            if offset in self._unsized:  # nobody knew how small it is
+                self._unsized.discard(offset)
                 self.space.shrink(offset, nbytes)
             # Of a block that is not filled, the machine holds the pages that are.
             kept = min(self.space.size_of(offset), aligned(nbytes, PAGE))
@@ -355,6 +366,7 @@ class Pool:
 
     def give_back(self, offsets: Collection[int]) -> None:
         """Blocks that nobody fills or reads any more."""
+        self._unsized.difference_update(offsets)
         for offset in offsets:
             form, size, _ = self._sizes.pop(offset)
             self._charge(form, -size)

@@ -17,8 +17,7 @@ SAVES = {Form.ENCODED: 1.0, Form.DECODED: 8.0, Form.AUGMENTED: 9.0}
 """What one use of a form saves, against preparing from storage: fetching alone is the least of it."""
 _GUESS = 1 << 20
 """What an extent is taken to need before the first one has been seen."""
-FIRST_CAPACITY = 16 * _GUESS
-"""Bytes of addresses for an extent whose size nobody can guess."""
+_FIRST_CAPACITY = 16 * _GUESS
 _WIDE = 8
 """Extents of so many times the mean and more may find no room: who is far larger than all others is not cached."""
 _FIRST = 256
@@ -70,7 +69,7 @@ class Shelf:
         if self._body:
             return self._body
         if not self._largest:
-            return FIRST_CAPACITY
+            return _FIRST_CAPACITY
         # A power of two, so that it stays the same while the mean moves, and blocks fit where others were.
         return min(self._largest, 1 << (_WIDE * self.expected - 1).bit_length())
 

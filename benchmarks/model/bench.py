@@ -94,7 +94,8 @@ class ModelBench:
             photos=str(self.photos),
             count=self.count,
             group=str(group.procs),
-            settle=3 if split == AUTO else 2,
+            # (with many batches ahead, much is drawn before what is fetched for it can be cached)
+            settle=4 if "augmented" in split else 3 if split == AUTO else 2,
             epochs=2,
             seed=number,
         )

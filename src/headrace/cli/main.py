@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 import headrace
+from headrace.cli import simulate
 from headrace.cli.show import show_status
 from headrace.core.errors import HeadraceError
 from headrace.host import control
@@ -28,6 +29,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found = _status(options.timeout, as_json=options.json)
             sys.stdout.flush()
             return found
+        if options.command == "simulate":
+            found = simulate.run(options)
+            sys.stdout.flush()
+            return found
         return _stop(options.timeout)
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
@@ -41,7 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="headrace", description="Look at the host that jobs of this user and machine share, and end it."
+        prog="headrace",
+        description="Look at the host that jobs of this user and machine share, and end it; simulate jobs.",
     )
     parser.add_argument("--version", action="version", version=f"headrace {headrace.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -65,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     stop.add_argument(
         "--timeout", type=_seconds, default=10.0, metavar="S", help="seconds to wait (default: 10)"
     )
+    simulate.add_parser(commands)
     return parser
 
 

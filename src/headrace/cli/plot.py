@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from headrace.core.errors import MissingExtra
-from headrace.simulate import Result
+from headrace.simulate import Point, Result
 
 try:
     from matplotlib.figure import Figure
@@ -14,11 +14,13 @@ except ImportError:
 
 _LINES = 12
 """Jobs that get a line of their own."""
+_STRETCHES = 48
+"""Over which rates are averaged: batches come in bursts, and what is to be seen is the course."""
 
 
 def draw(result: Result, path: str) -> None:
     """Rates and hits over virtual time, into a file of whatever kind its name says."""
-    points = result.course
+    points = _spaced(result.course)
     figure = Figure(figsize=(9, 6), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True)
     times = [(before.time + after.time) / 2 for before, after in pairwise(points)]
@@ -51,3 +53,12 @@ def draw(result: Result, path: str) -> None:
         axes.axvspan(result.began, result.began + result.seconds, color="0.95")
         axes.set_xlim(left=0)
     figure.savefig(path)
+
+
+def _spaced(points: list[Point]) -> list[Point]:
+    """Some of the points, about as far from each other in time."""
+    kept = points[:1]
+    for point in points[1:]:
+        if point.time - kept[-1].time >= points[-1].time / _STRETCHES:
+            kept.append(point)
+    return kept

@@ -4,7 +4,7 @@ Draws, orders, admission and eviction are decided by the product's own code; onl
 """
 
 from headrace.simulate.files import load_scenario, read_scenario, ready_scenarios
-from headrace.simulate.report import JobResult, NodeResult, Result
+from headrace.simulate.report import JobResult, NodeResult, Point, Result
 from headrace.simulate.scenario import Costs, Data, Job, Measure, Nodes, Scenario, Storage
 from headrace.simulate.simulation import Simulation
 
@@ -24,6 +24,7 @@ __all__ = [
     "Measure",
     "NodeResult",
     "Nodes",
+    "Point",
     "Result",
     "Scenario",
     "Simulation",

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headrace.coordinate.pool import Pool
+from headrace.coordinate.pool import Pool, smallest
 from headrace.coordinate.shelf import Shelf
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.sparse import PAGE
@@ -282,3 +282,30 @@ def test_nothing_goes_for_the_want_of_addresses() -> None:
     shelf.jobs |= {1, 2}
     assert [put(pool, shelf, sample) for sample in range(40)] == [True] * 32 + [False] * 8
     assert pool.evictions == 0 and len(shelf) == 32
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, np.inf]), max_size=60), st.integers(1, 20))
+def test_the_smallest_are_those_that_a_sort_finds(values: list[float], count: int) -> None:
+    array = np.array(values, np.float64)
+    assert smallest(array, count).tolist() == np.argsort(array, kind="stable")[:count].tolist()
+
+
+@given(
+    st.sampled_from(sorted(EVICTIONS)),
+    st.integers(0, 12),
+    st.lists(st.integers(0, 4), min_size=1, max_size=20),
+)
+def test_many_newcomers_are_admitted_as_one_after_the_other(
+    eviction: str, cached: int, needs: list[int]
+) -> None:
+    found = []
+    for together in (True, False):
+        pool, shelf = make(10 * PAGE, eviction, size=PAGE)
+        for sample in range(cached):
+            put(pool, shelf, sample, size=PAGE)
+        if together:
+            places = pool.admit(shelf, needs, 2)
+        else:
+            places = [place for need in needs for place in pool.admit(shelf, [need], 2)]
+        found.append((places, shelf.cached.ids().tolist()))
+    assert found[0] == found[1]

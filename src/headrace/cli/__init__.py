@@ -1,4 +1,4 @@
-"""The command ``headrace``: look at the shared host, and end it."""
+"""The command ``headrace``: look at the shared host, and end it; simulate jobs."""
 
 from headrace.cli.main import main
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 import headrace
+from headrace.cli import simulate
 from headrace.cli.show import show_status
 from headrace.core.errors import HeadraceError
 from headrace.host import control
@@ -26,16 +27,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if options.command == "status":
             found = _status(options.timeout, as_json=options.json)
-            sys.stdout.flush()
-            return found
-        if options.command == "profile":
+        elif options.command == "profile":
             # Recipes bring OpenCV and user code with them, which the other commands do without.
             from headrace.cli.profile import profile
 
             found = profile(options.recipe, options.seconds, as_json=options.json, forget=options.forget)
-            sys.stdout.flush()
-            return found
-        return _stop(options.timeout)
+        elif options.command == "simulate":
+            found = simulate.run(options)
+        else:
+            found = _stop(options.timeout)
+        sys.stdout.flush()
+        return found
     except HeadraceError as error:
         print(f"headrace: {error}", file=sys.stderr)
         return FAILED
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="headrace",
-        description="Measure recipes; look at the host that jobs of this user and machine share, and end it.",
+        description="Measure recipes, simulate jobs; look at the host that jobs of this user and machine share.",
     )
     parser.add_argument("--version", action="version", version=f"headrace {headrace.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -89,6 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     profile.add_argument("--json", action="store_true", help="print all numbers as JSON")
     profile.add_argument("--forget", action="store_true", help="remove what was kept, and measure nothing")
+    simulate.add_parser(commands)
     return parser
 
 

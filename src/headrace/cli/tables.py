@@ -14,19 +14,24 @@ def line(label: str, text: str) -> str:
 
 
 def table(label: str, heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterable[str]:
-    """Aligned columns, numbers to the right, with the label before the first line."""
+    """A table with the label before its first line."""
     if not rows:
         return [line(label, "none")]
+    return [line(label if number == 0 else "", row) for number, row in enumerate(aligned_table(heads, rows))]
+
+
+def aligned_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligned columns, numbers to the right."""
     cells = [list(heads), *([safe(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     right = [all(cell[:1].isdigit() for cell in column[1:]) for column in zip(*cells, strict=True)]
     lines = []
-    for number, row in enumerate(cells):
+    for row in cells:
         placed = [
             cell.rjust(width) if at_right else cell.ljust(width)
             for cell, width, at_right in zip(row, widths, right, strict=True)
         ]
-        lines.append(line(label if number == 0 else "", "  ".join(placed)).rstrip())
+        lines.append("  ".join(placed).rstrip())
     return lines
 
 

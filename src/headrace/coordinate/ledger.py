@@ -24,13 +24,14 @@ _DECODED, _AUGMENTED = int(Form.DECODED), int(Form.AUGMENTED)  # numpy takes lon
 class Ledger:
     """What the commons know. Decides how rows enter, and what is kept of them."""
 
-    def __init__(self, *, instance: int, nonce: int, span: int) -> None:
+    def __init__(self, *, instance: int, nonce: int, span: int, universe: Universe | None = None) -> None:
+        """``universe``: samples that are known from the start; several hosts on paper may have one in common."""
         self.instance, self.nonce = instance, nonce
         self.now = 0.0
         self.out: list[tuple[int, Reply]] = []
         """Replies to send: the session, and what to tell it."""
-        self.universe = Universe()
-        self.remaining = Remaining()
+        self.universe = Universe() if universe is None else universe
+        self.remaining = Remaining(self.universe.size)
         self.jobs: dict[int, Job] = {}
         self.ranks: dict[int, tuple[Job, Rank]] = {}
         """By session."""

@@ -19,7 +19,9 @@ Needs = Callable[[Shelf, Ids], NDArray[np.int64]]
 """How many jobs still need each sample in their present epochs and could take it from that shelf."""
 
 _PATIENCE = 32
-"""After a newcomer was refused, so many events pass before the whole cache is looked over again."""
+"""After a newcomer was refused, so many events pass before the whole cache is looked over again; more of them in a
+large one, where a look costs more and each event changes less: a part of what is cached."""
+_PART = 16
 _QUEUE = 128
 """Victims found in one look."""
 _MOST = 64
@@ -185,7 +187,13 @@ class Pool:
         places: list[tuple[int, int] | None] = []
         if count * nbytes <= self.available and self._within_limit(shelf.form, count * nbytes):
             places += self._take(shelf, nbytes, count)
-        places += [self._admit(shelf, need, jobs, displace) for need in needs[len(places) :]]
+        hopeless = -1
+        for need in needs[len(places) :]:
+            # Where one was not worth it, another that fewer need is not either.
+            place = self._admit(shelf, need, jobs, displace) if need > hopeless else None
+            if place is None:
+                hopeless = max(hopeless, need)
+            places.append(place)
         return places
 
     def _admit(self, shelf: Shelf, needs: int, jobs: int, displace: bool) -> tuple[int, int] | None:
@@ -244,7 +252,7 @@ class Pool:
         before = self._refused.get(limited)
         if before is not None:
             bar, since = before
-            if self._clock - since < _PATIENCE and (worth <= bar if self.eviction.strict else True):
+            if self._clock - since < self._patience() and (worth <= bar if self.eviction.strict else True):
                 return None
         for _ in range(_MOST):
             victim = self._next_victim(limited, worth)
@@ -257,6 +265,9 @@ class Pool:
                 if places:
                     return places[0]
         return None
+
+    def _patience(self) -> int:
+        return max(_PATIENCE, sum(map(len, self.shelves.values())) // _PART)
 
     def _worth(self, shelf: Shelf, nbytes: int, needs: int, jobs: int) -> float:
         """What a newcomer is worth. Asked for every sample that is prepared, and mostly with the same answer."""
@@ -329,7 +340,7 @@ class Pool:
                 lasting=np.full(len(table), shelf.form != Form.AUGMENTED),
             )
             worth = self.eviction.worth(entries, np.full(len(table), len(shelf.jobs)))
-            least = np.argsort(worth, kind="stable")[:_QUEUE]
+            least = smallest(worth, _QUEUE)
             if not forced:
                 least = least[np.isfinite(worth[least])]
             found += [(float(worth[at]), shelf, int(table[at, 0])) for at in least]
@@ -375,3 +386,13 @@ class Pool:
     def evict(self, shelf: Shelf, samples: list[int]) -> None:
         """Cached samples go."""
         self.give_back(shelf.remove(samples))
+
+
+def smallest(values: NDArray[np.float64], count: int) -> Ids:
+    """Where the ``count`` smallest values are, the smallest first; of equal ones, the first."""
+    if len(values) <= 2 * count:
+        return np.argsort(values, kind="stable")[:count]
+    bar = np.partition(values, count - 1)[count - 1]
+    below = np.flatnonzero(values < bar)
+    equal = np.flatnonzero(values == bar)[: count - len(below)]
+    return np.concatenate([below[np.argsort(values[below], kind="stable")], equal])

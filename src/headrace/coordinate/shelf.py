@@ -164,11 +164,11 @@ class Shelf:
     def entries(self) -> NDArray[np.int64]:
         """All cached samples that nobody reads: rows of (sample, offset, bytes, uses, admitted, used, left)."""
         table = self._table[: len(self._rows) + len(self._free)]
-        live = table[table[:, self._ID] >= 0]
+        there = table[:, self._ID] >= 0
         if self.busy:
-            reading = np.fromiter(self.busy, np.int64, len(self.busy))
-            live = live[~np.isin(live[:, self._ID], reading)]
-        return live
+            rows = self._rows
+            there[[rows[sample] for sample in self.busy if sample in rows]] = False
+        return table[there]
 
     def read(self, samples: list[int]) -> None:
         """Somebody begins to read these."""

@@ -28,9 +28,8 @@ class Dataset:
     def bits(self, universe: int) -> Bits:
         """The dataset's samples as a set over the universe; to be read only."""
         if self._bits is None:
-            ids = np.arange(self.size) if self._ids is None else self._ids.astype(np.int64)
-            self._bits = Bits.of(universe, ids)
-        elif self._bits.size < universe:
+            self._bits = Bits.full(self.size) if self._ids is None else Bits.of(universe, self._ids)
+        if self._bits.size < universe:
             self._bits.grow(universe)
         return self._bits
 

@@ -33,7 +33,7 @@ from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, coll
 from headrace.loader.sharing import Sharing
 from headrace.loader.splitter import Splitter
 from headrace.loader.wrap import RowWrapper, close_gaps, fill_gaps
-from headrace.planning import Staff, deepen, staff
+from headrace.planning import Staff, ahead_at_first, deepen, rows_per_order, staff
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.recipe import Recipe
 
@@ -41,12 +41,6 @@ _WINDOW = 8
 """Batches over which waits are looked at."""
 _PROBES = 16
 """Samples tried, at most, to find out how samples look."""
-
-
-def rows_per_order(batch_size: int, hands: int) -> int:
-    """Rows of an order: enough of them to be worth a message, few enough that all hands share each batch."""
-    # Very large batches take larger orders: the board has room for so many.
-    return max(4, min(64, -(-batch_size // (2 * hands))), -(-batch_size // 512))
 
 
 class RecipeSession(Hosted):
@@ -120,7 +114,7 @@ class RecipeSession(Hosted):
         )
         self._tunes = ahead is None and rows is not None
         if ahead is None:
-            ahead = 2 * num_workers if rows is None else max(2, -(-2 * hands * rows // size) + 1)
+            ahead = 2 * num_workers if rows is None else ahead_at_first(size, hands, rows)
         run = None
         if num_workers == 0:
             stages = task.stages(parts.arena, parts.board)

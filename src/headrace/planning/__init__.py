@@ -1,6 +1,7 @@
 """Decisions about resources: how the cache is split, how many processes and threads prepare. Pure."""
 
 from headrace.planning.depth import deepen
+from headrace.planning.orders import ahead_at_first, rows_per_order
 from headrace.planning.planner import Means, Measured, Planner
 from headrace.planning.search import Plan, reconsider, search
 from headrace.planning.split import split_budget
@@ -14,8 +15,10 @@ __all__ = [
     "Planner",
     "Staff",
     "Terms",
+    "ahead_at_first",
     "deepen",
     "reconsider",
+    "rows_per_order",
     "search",
     "split_budget",
     "staff",

@@ -1,0 +1,210 @@
+"""A simulated machine: its processors and links, and its shared host, which is a real one on virtual time.
+
+Each machine has a host of its own with a cache of its own, as in the product. Where caches of machines come to share,
+it is ``Node.fetch`` that has to ask other nodes before storage.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.coordinate.commons import Commons
+from headrace.coordinate.protocol import Ask, Begin, Finished, Join, Refused, Reply, Update
+from headrace.coordinate.universe import Universe
+from headrace.core import random as rnd
+from headrace.core.errors import OptionError
+from headrace.simulate.clock import Call, Clock
+from headrace.simulate.resources import Shared, Thread
+from headrace.simulate.scenario import Costs
+from headrace.simulate.tally import Use
+
+TICK = 0.1
+"""Seconds between a host's looks at those who wait."""
+OFFER = 0.03
+"""Seconds between offers of idle workers; real ones are not all made at the same time."""
+_SPAN = 1 << 46
+"""Addresses of a host's cache: plenty, as they cost nothing."""
+
+
+class Session(Protocol):
+    """A rank, as its host sees it."""
+
+    def hear(self, reply: Reply) -> None:
+        """The host has said something."""
+        ...
+
+    def offer(self) -> None:
+        """There may be something to do for idle workers."""
+        ...
+
+
+class Node:
+    """One machine."""
+
+    def __init__(
+        self,
+        number: int,
+        clock: Clock,
+        costs: Costs,
+        *,
+        cpus: int,
+        speed: float,
+        budget: int,
+        pages: int,
+        network: Shared | None,
+        storage: Shared | None,
+        latency: float,
+        universe: Universe,
+        seed: int,
+    ) -> None:
+        """``pages``: encoded samples that the page cache holds."""
+        self.number, self.clock, self.budget = number, clock, budget
+        self.processors = Shared(clock, cpus * speed, speed)
+        self.cpus, self.costs = cpus, costs
+        self.network, self.storage, self._latency = network, storage, latency
+        self.host = Thread(clock, self.processors)
+        self.commons = Commons(instance=1, nonce=rnd.key(seed, number), span=_SPAN, universe=universe)
+        self._pages: OrderedDict[int, None] = OrderedDict()
+        self._most_pages = pages
+        self._sessions: dict[int, Session] = {}
+        self._opened = 0
+        self._ticking = False
+
+    # -- the shared host ---------------------------------------------------------------------------------------
+
+    def join(self, session: Session, join: Join) -> int:
+        """A rank comes; its number."""
+        self._opened += 1
+        self.commons.now = self.clock.now
+        answer = self.commons.join(self._opened, f"rank {self._opened}", 0, join)
+        if isinstance(answer, Refused):
+            raise OptionError(f"{join.name}: {answer.reason}")
+        if not self._ticking:
+            self._ticking = True
+            self.clock.after(TICK, self._tick)
+            self.clock.after(OFFER, self._offer)
+        self._sessions[self._opened] = session
+        return self._opened
+
+    def leave(self, number: int) -> None:
+        """A rank goes, and all its workers with it."""
+        del self._sessions[number]
+        self.commons.now = self.clock.now
+        self.commons.gone(number)
+        self.commons.buried(number)
+        self._deliver()
+
+    def ask(self, number: int, request: Begin | Ask, rows: int) -> None:
+        """A rank begins an epoch, or asks for a draw of so many rows."""
+        if isinstance(request, Begin):
+            self.host.do(0.0, self._call, number, self.commons.begin, (number, request, None))
+        else:
+            seconds = self.costs.draw + rows * self.costs.row
+            self.host.do(seconds, self._call, number, self.commons.ask, (number, request.indices))
+
+    def report(self, number: int, finished: Finished) -> None:
+        """A worker of a rank is done with an order."""
+        seconds = self.costs.report + len(finished.published) // 32 * self.costs.store
+        self.host.do(seconds, self._call, number, self.commons.finished, (number, finished))
+
+    def _call(self, number: int, call: Call, arguments: tuple[Any, ...]) -> None:
+        if number in self._sessions:  # what somebody said who has left since does not matter any more
+            self.commons.now = self.clock.now
+            call(*arguments)
+            self._deliver()
+
+    def _deliver(self) -> None:
+        out, self.commons.out = self.commons.out, []
+        for number, reply in out:
+            if isinstance(reply, Update):
+                self.host.do(len(reply.forms) * self.costs.wait, _nothing)
+            session = self._sessions.get(number)
+            if session is not None:
+                session.hear(reply)
+
+    def _tick(self) -> None:
+        self._ticking = bool(self._sessions)
+        if not self._sessions:
+            return
+        self.commons.now = self.clock.now
+        self.commons.tick()
+        self._deliver()
+        self.clock.after(TICK, self._tick)
+
+    def _offer(self) -> None:
+        if not self._ticking:
+            return
+        # A host that has draws under way gives nothing to idle workers, so there is no use in asking it.
+        if all(ticket.fill for ticket in self.commons.tickets.values()):
+            self.commons.now = self.clock.now
+            for session in list(self._sessions.values()):
+                session.offer()
+            self._deliver()
+        self.clock.after(OFFER, self._offer)
+
+    # -- storage -----------------------------------------------------------------------------------------------
+
+    def fetch(
+        self, samples: NDArray[np.int64], nbytes: float, at_once: int, call: Call, *arguments: Any
+    ) -> None:
+        """Read samples of so many bytes in all, ``at_once`` at a time; then ``call``."""
+        missing = self._read_pages(samples)
+        if not missing:
+            call(*arguments)
+            return
+        wait = self._latency * -(-missing // at_once)
+        nbytes *= missing / len(samples)
+        if wait > 0:
+            self.clock.after(wait, self._transfer, nbytes, call, arguments)
+        else:
+            self._transfer(nbytes, call, arguments)
+
+    def _transfer(self, nbytes: float, call: Call, arguments: tuple[Any, ...]) -> None:
+        """Bytes come through storage and network at a time, and are there when both are done with them."""
+        links = [link for link in (self.storage, self.network) if link is not None]
+        if not links:
+            call(*arguments)
+            return
+        left = len(links)
+
+        def done() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                call(*arguments)
+
+        for link in links:
+            link.add(nbytes, done)
+
+    def _read_pages(self, samples: NDArray[np.int64]) -> int:
+        """How many samples are not in the page cache; all are afterwards, as far as it holds so many."""
+        if not self._most_pages:
+            return len(samples)
+        pages, missing = self._pages, 0
+        for sample in samples.tolist():
+            if sample in pages:
+                pages.move_to_end(sample)
+            else:
+                missing += 1
+                pages[sample] = None
+                if len(pages) > self._most_pages:
+                    pages.popitem(last=False)
+        return missing
+
+    def use(self) -> Use:
+        """How much of it was used by now."""
+        return Use(
+            self.processors.used(),
+            self.host.spent,
+            self.network.used() if self.network is not None else 0.0,
+            self.storage.used() if self.storage is not None else 0.0,
+            self.commons.pool.evictions,
+        )
+
+
+def _nothing() -> None:
+    """What a host did that nobody waits for."""

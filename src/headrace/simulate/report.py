@@ -1,0 +1,201 @@
+"""What a simulation found: rates, hits, waits, stragglers, and how busy machines were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from headrace.simulate.tally import Tally, Use
+
+if TYPE_CHECKING:
+    from headrace.simulate.simulation import Simulation, TrainingRun
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How things stood at one moment."""
+
+    time: float
+    ranks: list[list[Tally]]
+    """Of each job."""
+    nodes: list[Use]
+
+
+class Point(msgspec.Struct):
+    """The course of a run at one moment: counts since its start."""
+
+    time: float
+    images: list[int]
+    """Of each job."""
+    rows: float
+    hits: float
+    decodes: float
+
+
+class JobResult(msgspec.Struct):
+    """What became of one job, within the stretch of time that counts."""
+
+    name: str
+    ranks: int
+    loader: str
+    sampling: str
+    images: float
+    images_s: float
+    epochs: float
+    wait: float
+    """Share of the time for which its ranks waited for data, on average."""
+    straggler: float
+    """Share of the time for which its ranks waited for the slowest of them, on average."""
+    hit_rate: float
+    hits: dict[str, float]
+    """By the form in which samples entered, shares of all."""
+    decodes_per_sample: float
+    """That its own workers did, per sample of its dataset and epoch."""
+    ahead: float
+    """Batches kept ahead at the end, on average."""
+
+
+class NodeResult(msgspec.Struct):
+    """How busy one machine was: shares of what it could have done."""
+
+    number: int
+    cpu: float
+    host: float
+    """Share of the time for which the shared host was at work, had it a processor for itself."""
+    network: float
+    storage: float
+    """Where each machine has its own; else see ``Result.storage``."""
+    cache_bytes: int
+    cached: dict[str, int]
+    """Samples by form, at the end."""
+    evictions: float
+    late: float
+    """Share of the steps of jobs on several ranks in which the last data came from here."""
+
+
+class Result(msgspec.Struct):
+    """All of it. Counts and times are of the stretch of time that counts."""
+
+    complete: bool
+    """False: it was ended early, and this is what was found so far."""
+    seconds: float
+    """Of virtual time; ``began`` is when the stretch began."""
+    began: float
+    images: float
+    images_s: float
+    hit_rate: float
+    decodes_per_sample: float
+    """Per sample of the whole dataset and epoch of a job."""
+    decodes_per_image: float
+    cpu_s_per_1000: float
+    storage: float
+    """How busy the storage was that all machines share, as a share of what it could give."""
+    filled: float
+    """Samples that idle workers prepared."""
+    jobs: list[JobResult]
+    nodes: list[NodeResult]
+    course: list[Point]
+
+
+def total(tallies: Sequence[Tally]) -> Tally:
+    """The sum of counts."""
+    return sum(tallies, Tally())
+
+
+def ratio(part: float, whole: float) -> float:
+    """``part`` of ``whole``; nothing of nothing is nothing."""
+    return part / whole if whole else 0.0
+
+
+def make_result(simulation: Simulation) -> Result:
+    """The result of a simulation as it stands."""
+    runs, ended = simulation.runs, simulation.ended or simulation.moment()
+    began = simulation.begun
+    if began is None:
+        nothing = [[Tally() for _ in run.ranks] for run in runs]
+        began = Moment(0.0, nothing, [Use() for _ in simulation.nodes])
+    seconds = ended.time - began.time
+    per_rank = [
+        [after.since(before) for before, after in zip(*pair, strict=True)]
+        for pair in zip(began.ranks, ended.ranks, strict=True)
+    ]
+    everything = total([total(tallies) for tallies in per_rank])
+    uses = [after.since(before) for before, after in zip(began.nodes, ended.nodes, strict=True)]
+    epochs = ratio(everything.images, sum(run.samples for run in runs))
+    storage = simulation.storage
+    shared = storage is not None and simulation.scenario.storage.shared
+    return Result(
+        complete=simulation.ended is not None,
+        seconds=seconds,
+        began=began.time,
+        images=everything.images,
+        images_s=ratio(everything.images, seconds),
+        hit_rate=ratio(everything.rows - everything.none, everything.rows),
+        decodes_per_sample=ratio(everything.decodes, simulation.scenario.data.samples * epochs),
+        decodes_per_image=ratio(everything.decodes, everything.images),
+        cpu_s_per_1000=1000 * ratio(sum(use.cpu for use in uses), everything.images),
+        storage=ratio(uses[0].storage, storage.capacity * seconds) if shared and storage is not None else 0.0,
+        filled=everything.filled,
+        jobs=[_job(run, tallies, seconds) for run, tallies in zip(runs, per_rank, strict=True)],
+        nodes=_nodes(simulation, uses, per_rank, seconds, shared),
+        course=simulation.course,
+    )
+
+
+def _job(run: TrainingRun, tallies: list[Tally], seconds: float) -> JobResult:
+    found = total(tallies)
+    ranks = len(tallies)
+    hits = {name: ratio(getattr(found, name), found.rows) for name in ("encoded", "decoded", "augmented")}
+    return JobResult(
+        name=run.name,
+        ranks=ranks,
+        loader=run.job.loader,
+        sampling=run.job.sampling if run.job.loader == "shared" else "uniform",
+        images=found.images,
+        images_s=ratio(found.images, seconds),
+        epochs=ratio(found.images, run.samples),
+        wait=ratio(found.waited, ranks * seconds),
+        straggler=ratio(found.straggled, ranks * seconds),
+        hit_rate=sum(hits.values()),
+        hits=hits,
+        decodes_per_sample=ratio(found.decodes, found.images),
+        ahead=sum(rank.ahead for rank in run.ranks) / ranks,
+    )
+
+
+def _nodes(
+    simulation: Simulation, uses: list[Use], per_rank: list[list[Tally]], seconds: float, shared: bool
+) -> list[NodeResult]:
+    late = [0.0] * len(uses)
+    for run, tallies in zip(simulation.runs, per_rank, strict=True):
+        for rank, tally in zip(run.ranks, tallies, strict=True):
+            late[rank.node.number] += tally.late
+    steps = sum(late)
+    found = []
+    for node, use in zip(simulation.nodes, uses, strict=True):
+        network, storage, pool = node.network, node.storage, node.commons.pool
+        cached: dict[str, int] = {}
+        for shelf in pool.shelves.values():
+            name = shelf.form.name.lower()
+            cached[name] = cached.get(name, 0) + len(shelf)
+        found.append(
+            NodeResult(
+                number=node.number,
+                cpu=ratio(use.cpu, node.processors.capacity * seconds),
+                host=ratio(use.host, seconds),
+                network=ratio(use.network, network.capacity * seconds) if network is not None else 0.0,
+                storage=(
+                    ratio(use.storage, storage.capacity * seconds)
+                    if storage is not None and not shared
+                    else 0.0
+                ),
+                cache_bytes=pool.used,
+                cached=cached,
+                evictions=use.evictions,
+                late=ratio(late[node.number], steps),
+            )
+        )
+    return found

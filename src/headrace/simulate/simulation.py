@@ -1,0 +1,234 @@
+"""A scenario on a virtual clock: its machines, its jobs, and the stretch of time that counts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from headrace.coordinate.coordinator import Batch
+from headrace.coordinate.universe import Dataset, Universe
+from headrace.core import random as rnd
+from headrace.core.forms import Form
+from headrace.core.sizes import parse_size
+from headrace.simulate.clock import Clock
+from headrace.simulate.draws import Orders
+from headrace.simulate.node import Node
+from headrace.simulate.rank import Rank, joining
+from headrace.simulate.report import Moment, Point, Result, make_result, total
+from headrace.simulate.resources import Shared
+from headrace.simulate.scenario import Job, Scenario
+from headrace.simulate.work import Ids, Sizes
+
+_POINTS = 256
+"""Of the course of a run that are remembered."""
+
+
+class TrainingRun:
+    """One job: its ranks keep step."""
+
+    def __init__(self, simulation: Simulation, job: Job, name: str, number: int) -> None:
+        self.simulation, self.job, self.name = simulation, job, name
+        scenario = simulation.scenario
+        low, high = scenario.stretch(job)
+        self.samples = high - low
+        self.key = f"{low}:{high}"
+        machines = scenario.span(job)
+        world_size = len(machines) * job.ranks
+        orders = Orders(self.samples, rnd.key(scenario.seed, number))
+        self.ranks = [
+            Rank(
+                self,
+                job,
+                simulation.nodes[machine],
+                orders,
+                simulation.sizes,
+                stretch=(low, high),
+                cache=parse_size(job.cache, total=0),
+                rank=place * job.ranks + local,
+                world_size=world_size,
+                seed=rnd.key(scenario.seed, number, machine, local),
+            )
+            for place, machine in enumerate(machines)
+            for local in range(job.ranks)
+        ]
+        self.images = self.epochs = 0
+        """Delivered, and epochs that are over."""
+        self.started = self.paused = self.ended = False
+        self._worked: list[tuple[Rank, Batch, float]] = []
+
+    def start(self) -> None:
+        """All ranks begin."""
+        self.started = True
+        body = self.simulation.sizes.mean(Form.AUGMENTED)
+        for rank in self.ranks:
+            place = {"rank": rank.geometry.rank, "world_size": rank.geometry.world_size}
+            budget = rank.node.budget
+            rank.start(joining(self.job, self.name, self.key, self.samples, body, budget, **place))
+
+    def worked(self, rank: Rank, batch: Batch) -> None:
+        """See ``Run``. A step is over when all ranks have worked."""
+        now = self.simulation.clock.now
+        self._worked.append((rank, batch, now))
+        if len(self._worked) < len(self.ranks):
+            return
+        step, self._worked = self._worked, []
+        if len(step) > 1:
+            for one, _, moment in step:
+                one.tally.straggled += now - moment
+            max((one for one, _, _ in step), key=lambda one: one.stood).tally.late += 1
+        images = sum(len(one.drawn.indices) for _, one, _ in step)
+        self.images += images
+        if self.simulation.watch is not None:
+            for one, given, _ in step:
+                self.simulation.watch(self.name, one.geometry.rank, given.drawn.epoch, given.drawn.indices)
+        self.simulation.delivered(self, images)
+        if batch.drawn.last:
+            self.epochs += 1
+            self.simulation.epoch_over(self)
+        if not self.paused and not self.ended:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """All ranks ask for their next batch."""
+        self.paused = False
+        for rank in self.ranks:
+            rank.enter()
+
+    def end(self) -> None:
+        """All ranks leave."""
+        self.ended = True
+        for rank in self.ranks:
+            rank.end()
+
+
+class Simulation:
+    """Everything that a scenario has, and its course."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        """Raises OptionError if the scenario cannot be run."""
+        scenario.check()
+        self.scenario = scenario
+        self.clock = Clock()
+        self.sizes = Sizes(scenario)
+        self.watch: Callable[[str, int, int, Ids], None] | None = None
+        """Told of every delivered batch: job, rank, epoch, samples."""
+        self.storage = self._link(scenario.rate(scenario.storage.rate, "storage.rate"))
+        universe = self._universe()
+        self.nodes: list[Node] = []
+        for group in scenario.nodes:
+            for _ in range(group.count):
+                storage = self.storage
+                if not scenario.storage.shared:
+                    storage = self._link(scenario.rate(scenario.storage.rate, "storage.rate"))
+                self.nodes.append(
+                    Node(
+                        len(self.nodes),
+                        self.clock,
+                        scenario.costs,
+                        cpus=group.cpus,
+                        speed=group.speed,
+                        budget=scenario.cache_of(group),
+                        pages=parse_size(group.page_cache, total=0) // scenario.bytes_of("encoded"),
+                        network=self._link(scenario.rate(group.network, "nodes.network")),
+                        storage=storage,
+                        latency=scenario.storage.latency,
+                        universe=universe,
+                        seed=scenario.seed,
+                    )
+                )
+        self.runs: list[TrainingRun] = []
+        for job in scenario.jobs:
+            for place in range(job.count):
+                name = job.name if job.count == 1 else f"{job.name} {place}"
+                self.runs.append(TrainingRun(self, job, name, len(self.runs)))
+        self._expected = sum(run.samples * run.job.epochs for run in self.runs)
+        self._seen = 0
+        self.course: list[Point] = []
+        self.begun: Moment | None = None
+        self.ended: Moment | None = None
+        self._starting = True
+
+    def _link(self, rate: float) -> Shared | None:
+        return None if math.isinf(rate) else Shared(self.clock, rate)
+
+    def _universe(self) -> Universe:
+        """All samples are known from the start, by their numbers, and to all hosts: so nothing is kept twice."""
+        universe = Universe()
+        universe.size = self.scenario.data.samples
+        for low, high in {self.scenario.stretch(job) for job in self.scenario.jobs}:
+            key = f"{low}:{high}"
+            universe.datasets[key] = Dataset(key, key, np.arange(low, high))
+        return universe
+
+    # -- the course --------------------------------------------------------------------------------------------
+
+    @property
+    def progress(self) -> float:
+        """The share of all that is to be delivered that was."""
+        return min(1.0, self._seen / max(1, self._expected))
+
+    def run(self, look: Callable[[], None] | None = None) -> None:
+        """Go through the scenario, or on with it; ``look`` is called now and then."""
+        if self._starting:
+            self._starting = False
+            if not self.scenario.measure.warmup:
+                self.begun = self.moment()
+            for run, before in zip(self.runs, [None, *self.runs], strict=False):
+                if run.job.after and before is not None:
+                    continue
+                self.clock.at(run.job.start, run.start)
+        self.clock.run(look)
+
+    def moment(self) -> Moment:
+        """How things stand."""
+        return Moment(
+            self.clock.now,
+            [[replace(rank.tally) for rank in run.ranks] for run in self.runs],
+            [node.use() for node in self.nodes],
+        )
+
+    def _point(self) -> Point:
+        sums = [total([rank.tally for rank in run.ranks]) for run in self.runs]
+        found = total(sums)
+        images = [run.images for run in self.runs]
+        return Point(self.clock.now, images, found.rows, found.rows - found.none, found.decodes)
+
+    def delivered(self, run: TrainingRun, images: int) -> None:
+        """A job has done a step."""
+        if run.job.epochs:
+            self._seen += images
+        if len(self.course) < self.progress * _POINTS:
+            self.course.append(self._point())
+        following = self.runs.index(run) + 1
+        if following < len(self.runs):
+            other = self.runs[following]
+            if other.job.after and not other.started and run.images >= other.job.after * run.samples:
+                other.started = True
+                self.clock.after(other.job.start, other.start)
+
+    def epoch_over(self, run: TrainingRun) -> None:
+        """A job is through an epoch."""
+        measure = self.scenario.measure
+        ending = [one for one in self.runs if one.job.epochs]
+        if run.job.epochs and run.epochs == run.job.epochs:
+            run.end()
+            if measure.until == "first" or all(one.ended for one in ending):
+                self.ended = self.moment()
+                self.clock.stop()
+            return
+        if run not in ending or self.begun is not None or run.epochs < measure.warmup:
+            return
+        run.paused = measure.barrier
+        if all(one.epochs >= measure.warmup for one in ending):
+            self.begun = self.moment()
+            for one in ending:
+                if one.paused and one is not run:
+                    one.go_on()
+            run.paused = False
+
+    def result(self) -> Result:
+        """What was found, or what was found so far."""
+        return make_result(self)

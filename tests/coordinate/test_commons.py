@@ -287,8 +287,6 @@ def test_four_jobs_augment_a_cached_sample_once_for_all_of_them() -> None:
     world = World()
     for _ in range(4):
         Member(world, np.arange(1000), batch=32, budget=1000 * (BYTES[Form.DECODED] + BYTES[Form.AUGMENTED]))
-    # Else of the first ones, whose size nobody knows, few would be kept.
-    world.commons.pool.shelves[Form.DECODED, "d"].learn([BYTES[Form.DECODED]])
     run(world, 4)
     world.check_quiet()
     assert world.decodes == 1000

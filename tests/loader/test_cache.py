@@ -43,7 +43,7 @@ def resident(loader):
 @pytest.mark.parametrize("split", [None, "auto", (0, 1, 0), (1, 0, 0), (1, 2, 0)], ids=str)
 def test_when_everything_fits_a_second_epoch_reads_nothing(num_workers, split):
     source_recipe, source = counting(50, shape=SHAPE)
-    with make(source_recipe, num_workers=num_workers, cache="1GiB", split=split) as loader:
+    with make(source_recipe, num_workers=num_workers, cache="1MiB", split=split) as loader:
         first = targets(loader)
         second = targets(loader)
         third = targets(loader)

@@ -26,7 +26,7 @@ _QUEUE = 128
 """Victims found in one look."""
 _MOST = 64
 """Victims that one newcomer may cost."""
-_FIRST = 8
+_FIRST = 64
 """Extents of which the size cannot be guessed may each fill this part of the budget."""
 _SLACK = 32
 """Free memory is not given back for less than this part of the budget."""
@@ -365,7 +365,7 @@ class Pool:
         for offset, nbytes in zip(offsets, sizes, strict=True):
             if offset in self._unsized:  # nobody knew how small it is
                 self._unsized.discard(offset)
-                self.space.shrink(offset, nbytes)
+                self.space.shrink(offset, aligned(nbytes, PAGE))
             # Of a block that is not filled, the machine holds the pages that are.
             kept = min(self.space.size_of(offset), aligned(nbytes, PAGE))
             expected = held[offset][1]

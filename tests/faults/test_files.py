@@ -132,7 +132,7 @@ def test_a_directory_in_the_place_of_a_file(tmp_path, num_workers):
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("cache", [None, "8MiB"], ids=["plain", "cached"])
+@pytest.mark.parametrize("cache", [None, "64MiB"], ids=["plain", "cached"])
 def test_files_that_vanish_in_the_middle_of_an_epoch(tmp_path, num_workers, cache):
     jpeg_folder(tmp_path, count=60, classes=1)
     options = {

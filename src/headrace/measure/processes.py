@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import signal
@@ -53,11 +54,7 @@ def in_processes(
     except OSError:  # no more processes are to be had
         pass
     finally:
-        for end, pid in children.items():
-            os.close(end)
-            if pid:
-                os.kill(pid, signal.SIGKILL)  # there is nothing in them to be saved
-                os.waitpid(pid, 0)
+        _end(children)
     if results is None:
         return None
     tallies = [Tally(*_RESULT.unpack(result)) for result in results]
@@ -65,6 +62,25 @@ def in_processes(
     cpu = sum(tally.cpu * tally.done for tally in tallies)
     seconds = max(tally.seconds for tally in tallies)
     return Tally(done, seconds, sum(tally.rate for tally in tallies), cpu / max(done, 1))
+
+
+def _end(children: dict[int, int]) -> None:
+    """End all processes; there is nothing in them to be saved. An impatient second Ctrl-C has to wait for it."""
+    interrupted = False
+    while children:
+        try:
+            end, pid = next(iter(children.items()))
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                if pid:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+            with contextlib.suppress(OSError):
+                os.close(end)
+            del children[end]
+        except KeyboardInterrupt:
+            interrupted = True
+    if interrupted:
+        raise KeyboardInterrupt
 
 
 def _fork() -> int:

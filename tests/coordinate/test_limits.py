@@ -8,6 +8,8 @@ import pytest
 from headrace.coordinate import commons
 from headrace.coordinate.protocol import Drawn, Refused
 from headrace.core.forms import Form
+from headrace.core.layout import aligned
+from headrace.core.sparse import PAGE
 from tests.coordinate.jobs import BYTES, Member, World, pair, prepared
 
 
@@ -68,7 +70,7 @@ def test_a_draw_that_was_waited_for_in_vain_holds_up_neither_fills_nor_draws() -
 
 def test_fills_displace_nothing() -> None:
     world = World()
-    job = Member(world, np.arange(200), keys=("", "d", ""), budget=20 * BYTES[Form.DECODED] + 20 * 64)
+    job = Member(world, np.arange(200), keys=("", "d", ""), budget=20 * aligned(BYTES[Form.DECODED], PAGE))
     shelf = world.commons.pool.shelves[Form.DECODED, "d"]
     shelf.learn([BYTES[Form.DECODED]])
     job.begin()

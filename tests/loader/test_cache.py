@@ -127,8 +127,8 @@ def test_the_budget_is_never_exceeded(budget):
             assert resident(loader) <= slots + whole + page_rounding
         assert sum(form.budget for form in parts.values()) <= hr.core.sizes.parse_size(budget, total=0)
         if budget == "1MiB":
-            # (the first ones take whole pages: four for three and a bit)
-            assert parts["decoded"].bytes > 0.75 * parts["decoded"].budget
+            # (they take whole pages: four for three and a bit)
+            assert parts["decoded"].bytes > 0.7 * parts["decoded"].budget
             assert parts["encoded"].bytes > 0.9 * parts["encoded"].budget
 
 

@@ -213,7 +213,9 @@ class Pool:
     def _take(self, shelf: Shelf, nbytes: int, count: int = 1) -> list[tuple[int, int]]:
         form = shelf.form
         places: list[tuple[int, int]] = []
-        roomy = max(nbytes, aligned(shelf.capacity)) if shelf.known else nbytes
+        # Large ones begin on a page, so that no two of them have one in common, which would count for neither.
+        step = PAGE if nbytes >= PAGE else 1
+        roomy = max(nbytes, aligned(aligned(shelf.capacity), step)) if shelf.known else aligned(nbytes, step)
         for capacity in (roomy, nbytes):  # the second if addresses are cut up
             offsets = self.space.take(capacity, count - len(places))
             self._sizes.update(dict.fromkeys(offsets, (form, nbytes, False)))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from headrace.core.bits import Bits, drop, put
 from headrace.core.forms import Form
+from headrace.core.sparse import PAGE
 
 Ids = NDArray[np.int64]
 
@@ -70,8 +71,12 @@ class Shelf:
             return self._body
         if not self._largest:
             return _FIRST_CAPACITY
+        # Where sizes differ, the next one may be the largest so far. (Of those smaller than a page, all would count.)
+        likely = (
+            self._largest if self._largest <= self.expected or self.expected < PAGE else 2 * self._largest
+        )
         # A power of two, so that it stays the same while the mean moves, and blocks fit where others were.
-        return min(self._largest, 1 << (_WIDE * self.expected - 1).bit_length())
+        return min(likely, 1 << (_WIDE * self.expected - 1).bit_length())
 
     @property
     def known(self) -> bool:

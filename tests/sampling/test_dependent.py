@@ -193,6 +193,19 @@ def test_jobs_of_unequal_speed_still_share_most_of_what_they_draw() -> None:
     assert different < 0.45 * drawn, "one preparation serves more than two jobs"
 
 
+@pytest.mark.parametrize(("count", "promised"), [(64, 512), (256, 768)])
+def test_at_least_three_draws_are_promised_however_many_are_left_of_the_last(
+    count: int, promised: int
+) -> None:
+    sampler, remaining = Dependent(), seat([range(9000)] * 2, 9000)
+    sampler.draw(remaining, 0, count, view_of(2, 0, 9000), 0)
+    assert len(sampler.promised(0)) == promised - count
+    few = count // 2
+    sampler._queues[0] = sampler._queues[1] = remaining.bits(0).ids()[:few]
+    sampler.draw(remaining, 0, count, view_of(2, 0, 9000), 2)
+    assert len(sampler.promised(0)) == promised + few - count
+
+
 def test_a_job_that_does_not_draw_is_left_out_when_its_queue_is_full() -> None:
     sampler, remaining = Dependent(window=32), seat([range(1000), range(1000)], 1000)
     for turn in range(60):

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.coordinate.commons import Commons
 from headrace.coordinate.members import write_progress
+from headrace.coordinate.messages import Spent
 from headrace.coordinate.protocol import Begin, Drawn, Finished, Join, Joined, Over, Refused, Update
 from headrace.core.bits import Bits
 from headrace.core.forms import Form
@@ -223,7 +224,8 @@ class Member:
         world.decodes += decoded
         packed = np.array(published, np.int64).tobytes() if published else b""
         world.commons.finished(
-            self.session, Finished(work.ticket, first, count, packed, decoded=decoded, fetched=decoded)
+            self.session,
+            Finished(work.ticket, first, count, packed, spent=Spent(decoded=decoded, fetched=decoded)),
         )
         world.deliver()
 

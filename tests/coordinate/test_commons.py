@@ -37,7 +37,7 @@ OPS = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(("ask", "ask", "ask", "finish", "finish", "finish")), st.integers(0, 99)),
         st.tuples(st.sampled_from(("some", "give up", "twice", "idle", "tick", "again")), st.integers(0, 99)),
-        st.tuples(st.sampled_from(("leave", "bury", "next")), st.integers(0, 99)),
+        st.tuples(st.sampled_from(("leave", "bury", "next", "divide")), st.integers(0, 99)),
         st.tuples(st.just("join"), JOINS),
     ),
     max_size=80,
@@ -87,6 +87,10 @@ class Schedule:
             world.commons.now += number / 20
             world.commons.tick()
             world.deliver()
+            return
+        if op == "divide":  # as if workers had reported things for which that is the best
+            world.commons.division.encoded = number / 99
+            world.commons._set_budget()
             return
         if op == "bury":
             lost = [member for member in world.members if member.gone and member.work]

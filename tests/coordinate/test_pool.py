@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headrace.coordinate.pool import Pool, smallest
+from headrace.coordinate.pool import Part, Pool, smallest
 from headrace.coordinate.shelf import Shelf
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.sparse import PAGE
@@ -27,7 +27,7 @@ def needs_one(shelf: Shelf, ids: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def make(
-    budget: int, eviction: str = "lru", limits: dict[Form, int] | None = None, size: int = SIZE
+    budget: int, eviction: str = "lru", limits: dict[Part, int] | None = None, size: int = SIZE
 ) -> tuple[Pool, Shelf]:
     """A pool with a shelf of extents of 64 bytes, or another size."""
     pool = Pool(1 << 20, needs_one, eviction)
@@ -75,7 +75,7 @@ def test_the_budget_holds_and_what_is_read_stays(
     eviction: str, budget: int, limited: bool, ops: list[tuple[str, Form, int, int]]
 ) -> None:
     pool = Pool(1 << 20, needs_one, eviction)
-    limits = {Form.ENCODED: budget // 4, Form.DECODED: budget // 2, Form.AUGMENTED: budget // 4}
+    limits = {(Form.ENCODED,): budget // 4, (Form.DECODED,): budget // 2, (Form.AUGMENTED,): budget // 4}
     pool.set_budget(budget, limits if limited else None)
     shelves = {form: pool.shelf(form, "k", UNIVERSE, 128 if form == 3 else 0) for form in CACHEABLE}
     for shelf in shelves.values():
@@ -89,7 +89,7 @@ def test_the_budget_holds_and_what_is_read_stays(
             (place,) = pool.admit(shelf, [sample % 4], 2)
             if place is not None:
                 granted.append((form, *place))
-                assert pool._used[form] <= (limits[form] if limited else budget)
+                assert pool._used[form] <= (limits[form,] if limited else budget)
         if op in ("put", "store") and granted and sample not in shelves[granted[-1][0]]:
             kind, offset, size = granted.pop()
             pool.store(shelves[kind], [sample], [offset], [min(nbytes, size)], [0])
@@ -184,7 +184,7 @@ def test_extents_without_a_page_of_their_own_cost_their_blocks() -> None:
 
 
 def test_a_split_limits_each_form() -> None:
-    limits = {Form.ENCODED: 0, Form.DECODED: 2 * SIZE, Form.AUGMENTED: 8 * SIZE}
+    limits: dict[Part, int] = {(Form.ENCODED,): 0, (Form.DECODED,): 2 * SIZE, (Form.AUGMENTED,): 8 * SIZE}
     pool, shelf = make(10 * SIZE, "none", limits)
     assert pool.limited and not pool.allows(Form.ENCODED) and pool.allows(Form.DECODED)
     assert [put(pool, shelf, sample) for sample in range(3)] == [True, True, False]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.coordinate.members import write_progress
+from headrace.coordinate.messages import Spent
 from headrace.coordinate.protocol import Begin, Finished
 from headrace.core.bits import Bits
 from headrace.core.errors import ProtocolError
@@ -51,12 +52,14 @@ def malformed(rows: int, grants: list[tuple[int, int, int, int]]) -> list[tuple[
 
     def report(*published: tuple[int, int, int, int], first: int = 0, count: int = rows) -> Finished:
         packed = np.array([good, *published], np.int64).tobytes()
-        return Finished(0, first, count, packed, wanted=(7, 1 << 24, 1 << 24), decoded=3, fetched=4)
+        return Finished(
+            0, first, count, packed, wanted=(7, 1 << 24, 1 << 24), spent=Spent(decoded=3, fetched=4)
+        )
 
     return [
-        ("rows beyond", Finished(0, 0, rows + 1, wanted=(9, 1 << 24, 9), decoded=1)),
+        ("rows beyond", Finished(0, 0, rows + 1, wanted=(9, 1 << 24, 9), spent=Spent(decoded=1))),
         ("rows far beyond", Finished(0, 1 << 40, 1)),
-        ("cut off", Finished(0, 0, rows, np.array([*good, row], np.int64).tobytes(), decoded=1)),
+        ("cut off", Finished(0, 0, rows, np.array([*good, row], np.int64).tobytes(), spent=Spent(decoded=1))),
         ("a row beyond", report((rows, form, offset, 1))),
         ("a negative row", report((-1, form, offset, 1))),
         ("not granted", report((row, form, offset + 64, 1))),

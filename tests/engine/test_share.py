@@ -106,7 +106,7 @@ def test_what_was_published_is_reported_with_the_rows_of_the_draw(
     published = np.array([(0, Form.DECODED, 128, 64)], np.int64).tobytes()
     store.finished(done, OrderDone(1, [], published, Spent(decoded=2, fetched=1)))
     expected = np.array([(8, Form.DECODED, 128, 64)], np.int64).tobytes()
-    assert host.heard() == Finished(5, 8, 2, expected, (0, 65, 0), 2, 1)
+    assert host.heard() == Finished(5, 8, 2, expected, (0, 65, 0), Spent(decoded=2, fetched=1))
     assert os.pread(host.memory, 64, 128) == bytes(range(64))
 
 

@@ -207,6 +207,24 @@ def test_no_resource_is_busy_for_longer_than_there_is_time(terms: Terms) -> None
 
 
 @given(known)
+def test_caution_takes_off_little_and_least_where_one_resource_is_the_busiest(terms: Terms) -> None:
+    some = grid(10)
+    bold, careful = bottleneck.throughput(terms, some), bottleneck.cautious(terms, some)
+    assert (careful <= bold * (1 + 1e-9)).all()
+    assert (careful >= bold / len(bottleneck.RESOURCES) ** (1 / 6) * (1 - 1e-9)).all()
+    work = np.sort(np.stack([*bottleneck.demands(terms, some).values()]), axis=0)
+    alone = work[-2] < work[-1] / 10
+    assert np.allclose(careful[alone], bold[alone], rtol=1e-4)
+
+
+def test_caution_by_hand() -> None:
+    """Storage and CPU equally busy: each 10 ms for a sample."""
+    terms = dataclasses.replace(PLAIN, storage=10_000.0)
+    assert bottleneck.throughput(terms, splits((1, 0, 0)))[0] == pytest.approx(100)
+    assert bottleneck.cautious(terms, splits((1, 0, 0)))[0] == pytest.approx(100 / 2 ** (1 / 6))
+
+
+@given(known)
 def test_contents_add_up(terms: Terms) -> None:
     held = contents(terms, grid(10))
     parts = np.array([held.encoded, held.decoded, held.augmented, held.storage])
@@ -224,7 +242,7 @@ def test_every_split_at_one_percent_is_tried() -> None:
     assert len(np.unique(every, axis=0)) == len(every)
 
 
-@given(known, st.sampled_from([seneca.throughput, bottleneck.throughput]))
+@given(known, st.sampled_from([seneca.throughput, bottleneck.throughput, bottleneck.cautious]))
 def test_no_split_is_better_than_the_best(terms: Terms, model: object) -> None:
     found = search(terms, model)  # type: ignore[arg-type]
     every = model(terms, grid(100))  # type: ignore[operator]
@@ -243,7 +261,7 @@ def test_of_equally_good_splits_the_one_with_least_work_is_taken() -> None:
 def test_a_split_is_kept_unless_another_is_clearly_better() -> None:
     terms = dataclasses.replace(PLAIN, cache=100_000.0, storage=2000.0)
     best, every = search(terms), grid(100)
-    expected = bottleneck.throughput(terms, every)
+    expected = bottleneck.cautious(terms, every)
     near = tuple(
         every[np.flatnonzero((expected < 0.995 * best.throughput) & (expected > 0.975 * best.throughput))[0]]
     )
@@ -257,3 +275,11 @@ def test_reconsidering_what_was_found_changes_nothing(before: Terms, after: Term
     first = reconsider((0.0, 1.0, 0.0), before)
     second = reconsider(first.split, after)
     assert reconsider(second.split, after).split == second.split
+
+
+@given(known, st.floats(0, 1))
+def test_where_two_forms_share_a_part_they_divide_it_as_it_is_best(terms: Terms, encoded: float) -> None:
+    plan = reconsider((encoded, 1.0 - encoded, 0.0), terms, joint=True)
+    assert sum(plan.split) == pytest.approx(1) and min(plan.split) >= 0
+    assert plan.throughput >= reconsider((encoded, 1.0 - encoded, 0.0), terms).throughput / 1.03 * (1 - 1e-9)
+    assert reconsider(plan.split, terms, joint=True).split[0] == plan.split[0], "it does not swing"

@@ -12,11 +12,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.coordinate.budgets import Budgets
 from headrace.coordinate.members import Epoch, Job, Rank, read_progress
 from headrace.coordinate.protocol import Begin, Drawn, Join, Joined, Over, Refused
 from headrace.coordinate.tickets import Dress
 from headrace.coordinate.universe import Dataset
-from headrace.coordinate.views import Views
 from headrace.core import random as rnd
 from headrace.core.bits import Bits
 from headrace.core.errors import ProtocolError
@@ -29,7 +29,7 @@ Ids = NDArray[np.int64]
 MOST_JOBS = 255
 
 
-class Commons(Views):
+class Commons(Budgets):
     """All jobs of a shared host, its cache, and their draws."""
 
     def join(self, session: int, token: str, pid: int, join: Join) -> Joined | Refused:
@@ -96,16 +96,6 @@ class Commons(Views):
         job.ranks[rank.rank] = rank
         self.ranks[session] = (job, rank)
         return Joined(identities=False)
-
-    def _set_budget(self) -> None:
-        budget = max((job.budget for job in self.jobs.values()), default=0)
-        split = next((job.split for job in self.jobs.values() if job.split is not None), None)
-        limits = None
-        if split is not None and sum(split) > 0:
-            whole = sum(split)
-            limits = {form: int(budget * part / whole) for form, part in zip(CACHEABLE, split, strict=True)}
-        if self.jobs:  # the last one's cache stays for whoever comes next
-            self.pool.set_budget(budget, limits)
 
     def gone(self, session: int) -> None:
         """A job's process is gone, or has left. Its workers may go on for a moment: see ``buried``."""
@@ -282,6 +272,7 @@ class Commons(Views):
             ids, waits = ids[order], waits[order]
             dress = Dress(dress.forms[order], dress.offsets[order], dress.lengths[order], dress.keep)
         ticket = self._ticket(job, rank.session, epoch.number, ids, dress)
+        self.division.give(len(ids))
         self.pool.tick(len(ids))
         rank.open += 1
         if waits.any():

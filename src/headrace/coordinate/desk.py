@@ -36,8 +36,9 @@ class Desk(Ledger, ABC):
         mine = {offset for offset, (row, _, _) in ticket.blocks.items() if event.first <= row < stop}
         kept = self._kept(job, ticket, event, mine) if event.published and len(closing) else {}
         # All of it is true; from here on things change.
-        self.decodes += event.decoded
-        self.fetches += event.fetched
+        self.decodes += event.spent.decoded
+        self.fetches += event.spent.fetched
+        self.division.add(event.spent)
         for form, wanted in zip(CACHEABLE, event.wanted, strict=True):
             if wanted and form in job.shelves:
                 job.shelves[form].too_small(min(wanted, 1 << 32))
@@ -56,6 +57,7 @@ class Desk(Ledger, ABC):
         for offset in mine:
             del ticket.blocks[offset]
         self.pool.give_back(mine)
+        self._drop_encoded(job, fresh.get(Form.DECODED, []))
         self._drop_used_up(job, self._close_rows(ticket, closing) + fresh.get(Form.AUGMENTED, []))
         self.pool.fit()
         self._go_on()

@@ -79,7 +79,9 @@ class Directory:
     def divide(self, budgets: Mapping[Form, int]) -> None:
         """Divide the cache anew. What a form has too much goes when another one needs the room."""
         self._budgets = {form: budgets.get(form, 0) for form in CACHEABLE}
-        self.pool.set_budget(sum(self._budgets.values()), self._budgets)
+        self.pool.set_budget(
+            sum(self._budgets.values()), {(form,): budget for form, budget in self._budgets.items()}
+        )
         for form, budget in self._budgets.items():
             if budget and form != Form.AUGMENTED and form not in self._shelves:
                 self._shelves[form] = self.pool.shelf(form, "", self.size)

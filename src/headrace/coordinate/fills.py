@@ -33,7 +33,7 @@ class Fills(Desk):
         # Somebody else's workers have something to do, so there is no time to spare, only this worker's turn.
         if any(not ticket.fill and ticket.id not in self._late for ticket in self.tickets.values()):
             return None
-        room = self.pool.available if shelf.form == Form.AUGMENTED else self.pool.spare
+        room = self.pool.room(Form.AUGMENTED) if shelf.form == Form.AUGMENTED else self.pool.spare
         if room < _FILL * self.pool.size_for(shelf):
             return None
         decoded = job.shelves.get(Form.DECODED)

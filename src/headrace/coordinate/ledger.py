@@ -7,6 +7,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.coordinate.division import Division
 from headrace.coordinate.members import Job, Rank
 from headrace.coordinate.pool import Pool
 from headrace.coordinate.protocol import Join, Reply
@@ -37,6 +38,7 @@ class Ledger:
         """By session."""
         self.tickets: dict[int, Ticket] = {}
         self.pool = Pool(span, self.needs)
+        self.division = Division()
         self.decodes = self.fetches = self.refills = 0
         self._samplers: dict[str, Sampler] = {name: make() for name, make in SAMPLERS.items()}
         self._joining: dict[int, tuple[str, Join, int]] = {}
@@ -141,18 +143,38 @@ class Ledger:
                 parts = rows[spare][:most], ids[spare][:most], needs[spare][:most]
                 self._grant(ticket, decoded, *parts, len(decoded.jobs), displace=False)
             self._grant(ticket, decoded, rows[fresh], ids[fresh], needs[fresh], len(decoded.jobs))
-        if encoded is not None:
-            inside = decoded.jobs if decoded is not None else {job.number}
-            others = encoded.jobs - inside
-            asked = self.pool.limited and self.pool.allows(Form.ENCODED)
-            if (others and self.pool.allows(Form.ENCODED)) or asked:
+        if encoded is not None and self.pool.allows(Form.ENCODED):
+            others = encoded.jobs - self._content(job)
+            if others or self.pool.limited:
                 fresh = ~(test(encoded.cached.words, ids) | test(encoded.pending.words, ids)) & (
                     ticket.dress.forms[rows] == 0
                 )
                 needs = self._needs_of(encoded, ids, others)
-                if not asked:
-                    fresh &= needs > 0
+                wanted = needs > 0
+                if (
+                    self.pool.limited
+                ):  # encoded samples have a part of their own: for those that are not kept decoded
+                    lasts = (ticket.dress.keep[rows] & (1 << Form.DECODED)) != 0
+                    if decoded is not None:
+                        lasts |= test(decoded.pending.words, ids)
+                    wanted |= ~lasts
+                fresh &= wanted
                 self._grant(ticket, encoded, rows[fresh], ids[fresh], needs[fresh], len(encoded.jobs))
+
+    @staticmethod
+    def _content(job: Job) -> set[int]:
+        """The jobs that have no use for an encoded sample which this job has decoded."""
+        decoded = job.shelves.get(Form.DECODED)
+        return decoded.jobs if decoded is not None else {job.number}
+
+    def _drop_encoded(self, job: Job, samples: list[int]) -> None:
+        """Samples are kept decoded from now on; they need not be kept encoded as well."""
+        encoded = job.shelves.get(Form.ENCODED)
+        if encoded is None or not len(encoded) or encoded.jobs - self._content(job):
+            return
+        self.pool.evict(
+            encoded, [sample for sample in samples if sample in encoded and not encoded.busy.get(sample)]
+        )
 
     def _fresh_needs(self, shelf: Shelf, ids: Ids) -> NDArray[np.int64]:
         """How many jobs could take an augmented sample that is about to be made: nobody has had that one."""

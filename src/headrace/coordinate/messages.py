@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
@@ -56,30 +58,34 @@ FILLED = -2
 """Stands for the order of a report about something that was prepared into the shared cache."""
 
 
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 60)]
+
+
 class Spent(msgspec.Struct, array_like=True):
     """Where the time and the bytes of an order went."""
 
-    fetch: float = 0.0
-    decode: float = 0.0
-    augment: float = 0.0
-    wait_order: float = 0.0
+    fetch: Seconds = 0.0
+    decode: Seconds = 0.0
+    augment: Seconds = 0.0
+    wait_order: Seconds = 0.0
     """Preparing had no order: the loader had enough prepared."""
-    wait_fetch: float = 0.0
+    wait_fetch: Seconds = 0.0
     """Preparing waited for fetched bytes: storage is the short stage."""
-    wait_room: float = 0.0
+    wait_room: Seconds = 0.0
     """Fetching waited for preparing: the CPU is the short stage."""
-    fetched: int = 0
+    fetched: Number = 0
     """Samples read from the source."""
-    fetched_bytes: int = 0
+    fetched_bytes: Number = 0
     gil_held: float = -1.0
     """Share of the time in which user code held the interpreter lock; negative: not measured."""
-    decoded: int = 0
+    decoded: Number = 0
     """Rows that were decoded from encoded bytes."""
-    prepared: int = 0
+    prepared: Number = 0
     """Rows that were augmented, from whatever form."""
-    cpu: float = 0.0
+    cpu: Seconds = 0.0
     """CPU seconds of decoding and augmenting; waits for a CPU, a lock or a disk are not in them."""
-    fetch_cpu: float = 0.0
+    fetch_cpu: Seconds = 0.0
     """CPU seconds of fetching."""
 
 

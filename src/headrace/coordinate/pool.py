@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from headrace.core.sparse import PAGE
 from headrace.eviction import EVICTIONS, Entries
 
 Ids = NDArray[np.int64]
+Part = tuple[Form, ...]
+"""Forms that have a part of the budget together."""
 Needs = Callable[[Shelf, Ids], NDArray[np.int64]]
 """How many jobs still need each sample in their present epochs and could take it from that shelf."""
 
@@ -47,7 +49,9 @@ class Pool:
         self.evictions = 0
         self.budget = 0
         self._needs = needs
-        self._limits: dict[Form, int] | None = None
+        self._limits: dict[Part, int] | None = None
+        self._parts: dict[Form, Part] = {}
+        """Of each form: those with which it has a limit in common."""
         self._used = dict.fromkeys(CACHEABLE, 0)
         self._peak = dict.fromkeys(CACHEABLE, 0)
         self._sizes: dict[int, tuple[Form, int, bool]] = {}
@@ -57,8 +61,8 @@ class Pool:
         self._loose: list[tuple[int, int, int]] = []
         self._cuts = 0
         self._clock = 0
-        self._victims: dict[Form | None, list[tuple[float, Shelf, int]]] = {}
-        self._refused: dict[Form | None, tuple[float, int]] = {}
+        self._victims: dict[Part | None, list[tuple[float, Shelf, int]]] = {}
+        self._refused: dict[Part | None, tuple[float, int]] = {}
         self._worths: dict[tuple[Form, int, int, int], float] = {}
 
     def tick(self, events: int = 1) -> int:
@@ -82,10 +86,12 @@ class Pool:
             found = self.shelves[form, key] = Shelf(form, key, universe, body)
         return found
 
-    def set_budget(self, budget: int, limits: dict[Form, int] | None) -> None:
-        """Bytes in all, and by form where somebody asked for that."""
+    def set_budget(self, budget: int, limits: Mapping[Part, int] | None) -> None:
+        """Bytes in all, and by parts where the budget is split; each form is in one of them."""
         if (budget, limits) != (self.budget, self._limits):
-            self.budget, self._limits = budget, limits
+            self.budget = budget
+            self._limits = None if limits is None else dict(limits)
+            self._parts = {form: part for part in limits or () for form in part}
             self.changed()
             self.fit()
 
@@ -112,19 +118,36 @@ class Pool:
 
     @property
     def limited(self) -> bool:
-        """Whether somebody said how the budget is split."""
+        """Whether the budget is split."""
         return self._limits is not None
 
     def allows(self, form: Form) -> bool:
         """Whether anything of a form may be cached."""
-        return self.budget > 0 and (self._limits is None or self._limits[form] > 0)
+        return self.budget > 0 and (self._limits is None or self._limits[self._parts[form]] > 0)
+
+    def room(self, form: Form) -> int:
+        """Bytes that are free for a form."""
+        if self._limits is None:
+            return self.available
+        part = self._parts[form]
+        return max(0, min(self.available, self._limits[part] - self._used_by(part)))
+
+    def _used_by(self, part: Part) -> int:
+        return sum(self._used[form] for form in part)
+
+    def used_for(self, form: Form) -> int:
+        """Bytes that a form fills, or is expected to."""
+        return self._used[form]
 
     def owed(self, shelf: Shelf) -> bool:
         """Whether a form has less than its part of the budget because another one has more."""
         return self._within_limit(shelf.form, self.size_for(shelf)) and any(map(self._overdrawn, CACHEABLE))
 
     def _overdrawn(self, form: Form) -> bool:
-        return self._limits is not None and self._used[form] > self._limits[form]
+        if self._limits is None:
+            return False
+        part = self._parts[form]
+        return self._used_by(part) > self._limits[part]
 
     # -- the machine's memory -------------------------------------------------------------------------------
 
@@ -198,7 +221,7 @@ class Pool:
 
     def _admit(self, shelf: Shelf, needs: int, jobs: int, displace: bool) -> tuple[int, int] | None:
         nbytes = self.size_for(shelf)
-        limited = None if self._within_limit(shelf.form, nbytes) else shelf.form
+        limited = None if self._within_limit(shelf.form, nbytes) else self._parts[shelf.form]
         if limited is not None and self._limits is not None and nbytes > self._limits[limited]:
             return None
         if limited is None and nbytes <= self.available:
@@ -208,7 +231,10 @@ class Pool:
         return self._displace(shelf, nbytes, needs, jobs, limited) if displace else None
 
     def _within_limit(self, form: Form, nbytes: int) -> bool:
-        return self._limits is None or self._used[form] + nbytes <= self._limits[form]
+        if self._limits is None:
+            return True
+        part = self._parts[form]
+        return self._used_by(part) + nbytes <= self._limits[part]
 
     def _take(self, shelf: Shelf, nbytes: int, count: int = 1) -> list[tuple[int, int]]:
         form = shelf.form
@@ -240,7 +266,10 @@ class Pool:
 
         What is put there may stay; what is put elsewhere would soon have to go again.
         """
-        return self.available - max(0, self._peak[Form.AUGMENTED] - self._used[Form.AUGMENTED])
+        room = self.room(Form.DECODED)
+        if self._limits is not None and Form.AUGMENTED not in self._parts[Form.DECODED]:
+            return room
+        return room - max(0, self._peak[Form.AUGMENTED] - self._used[Form.AUGMENTED])
 
     def epoch(self) -> None:
         """A job begins an epoch: a time to forget old peaks, little by little."""
@@ -248,7 +277,7 @@ class Pool:
         self.changed()
 
     def _displace(
-        self, shelf: Shelf, nbytes: int, needs: int, jobs: int, limited: Form | None
+        self, shelf: Shelf, nbytes: int, needs: int, jobs: int, limited: Part | None
     ) -> tuple[int, int] | None:
         worth = self._worth(shelf, nbytes, needs, jobs)
         before = self._refused.get(limited)
@@ -292,7 +321,7 @@ class Pool:
                 self._worths[key] = worth
         return worth
 
-    def _next_victim(self, limited: Form | None, worth: float) -> tuple[Shelf, int] | None:
+    def _next_victim(self, limited: Part | None, worth: float) -> tuple[Shelf, int] | None:
         queue = self._victims.get(limited)
         while True:
             if not queue:
@@ -316,11 +345,11 @@ class Pool:
             queue.pop()
             return shelf, sample
 
-    def _look(self, limited: Form | None, *, forced: bool = False) -> list[tuple[float, Shelf, int]]:
+    def _look(self, limited: Part | None, *, forced: bool = False) -> list[tuple[float, Shelf, int]]:
         """The cached samples that are worth least, the least last. ``forced``: also those that are to stay."""
         found: list[tuple[float, Shelf, int]] = []
         for shelf in self.shelves.values():
-            if limited is not None and shelf.form != limited:
+            if limited is not None and shelf.form not in limited:
                 continue
             if (
                 limited is None

@@ -11,9 +11,9 @@ from typing import Annotated
 
 import msgspec
 
-from headrace.coordinate.messages import Order
+from headrace.coordinate.messages import Order, Spent
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised whenever a message changes its meaning."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
@@ -163,8 +163,7 @@ class Finished(msgspec.Struct, tag="finished", array_like=True):
     """int64 rows of (row of the draw, form, offset, bytes)."""
     wanted: tuple[Count, Count, Count] = (0, 0, 0)
     """By form: the largest extent for which there was no room in the grants."""
-    decoded: Count = 0
-    fetched: Count = 0
+    spent: Spent = msgspec.field(default_factory=Spent)
 
 
 class Idle(msgspec.Struct, tag="idle", array_like=True):

@@ -44,7 +44,8 @@ class Views(Fills):
                     # Another one is augmented for others, or is about to be: now this job would augment for itself.
                     cached = cached & ~(augmented.cached.words | augmented.pending.words)
                 ready.append(cached)
-        if encoded is not None and peers:
+        # Encoded ones that have a part of their own stay there, and taken in turn they leave storage time to work.
+        if encoded is not None and peers and (not self.pool.limited or encoded.jobs - self._content(job)):
             ready.append(encoded.cached.words)
         room = self._room(job)
         if 0 < room < 1 << 60:
@@ -58,14 +59,14 @@ class Views(Fills):
             displaced = sum(shelf.bytes for shelf in self.pool.shelves.values() if shelf.form == Form.DECODED)
             if displaced:
                 return 1 << 61
-            return self.pool.available // augmented.expected
+            return self.pool.room(Form.AUGMENTED) // augmented.expected
         if decoded is None or len(decoded.jobs) < 2 or not self.pool.allows(Form.DECODED):
             return 1 << 62
         used_up = decoded.cached.words
         for number in decoded.jobs:
             used_up = used_up & ~self.remaining.words(number)
         reading = np.fromiter(decoded.busy, np.int64, len(decoded.busy))
-        free = self.pool.available // decoded.expected
+        free = self.pool.room(Form.DECODED) // decoded.expected
         return free + count(used_up) - int(np.count_nonzero(test(used_up, reading)))
 
     def _should_wait(self, job: Job, rank: Rank, view: View, count: int) -> bool:

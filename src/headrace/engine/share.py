@@ -189,7 +189,6 @@ class SharedStore:
                 len(order.indices) // 8,
                 published,
                 (0, 0, 0) if grants is None else grants.largest_wanted,
-                done.spent.decoded,
-                done.spent.fetched,
+                done.spent,
             )
         )

@@ -42,6 +42,7 @@ from headrace.coordinate.protocol import (
     decode_request,
 )
 from headrace.core.errors import ProtocolError
+from headrace.core.memory import usable_cpus
 from headrace.core.sparse import make_addresses, punch, resident
 from headrace.engine import wire
 from headrace.host.control import version_refusal
@@ -88,6 +89,7 @@ class Service:
         self.span = make_addresses(self._memory)
         instance = secrets.randbits(62) + 1
         self.commons = Commons(instance=instance, nonce=secrets.randbits(64), span=self.span)
+        self.commons.division.cpus = usable_cpus()
         self.connections: dict[int, Connection] = {}
         """By descriptor: of the socket, and of the process."""
         self._jobs: dict[int, Connection] = {}
@@ -121,6 +123,7 @@ class Service:
             now = self.commons.now = time.monotonic()
             if now - ticked >= _TICK:
                 ticked = now
+                self.commons.division.workers = sum(map(len, self.workers.values()))
                 self.commons.tick()
                 self._send_replies()
                 self._give_memory_back()

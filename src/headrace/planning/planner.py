@@ -67,16 +67,17 @@ class Means:
 
 
 class Planner:
-    """Decides how one job's cache is split. Told what was measured, it answers with a plan.
+    """Decides how a cache is split. Told what was measured, it answers with a plan.
 
-    ``known``: what is certain from the start: samples, cache, sizes as far as they are.
+    ``known``: what is certain from the start: samples, cache, sizes as far as they are. ``joint``: decoded and
+    augmented samples have what encoded ones leave in common.
     """
 
-    def __init__(self, known: Terms, split: Split) -> None:
+    def __init__(self, known: Terms, split: Split, *, joint: bool = False) -> None:
         self.terms: Terms | None = None
         """What the last plan rests on."""
         self.plan = Plan(split, 0.0)
-        self._known = known
+        self._known, self._joint = known, joint
         self._sums = Measured()
         self._storage = known.storage
         self._fetching = Measured()
@@ -85,19 +86,27 @@ class Planner:
         """Bytes per second when preparing last waited for them."""
 
     def look(
-        self, measured: Measured, means: Means, *, decoded: float = 0.0, augmented: float = 0.0
+        self,
+        measured: Measured,
+        means: Means,
+        *,
+        decoded: float = 0.0,
+        augmented: float = 0.0,
+        **changes: float,
     ) -> Plan | None:
         """Take in what was measured since the last look; a plan if it differs from the one before.
 
-        ``decoded`` and ``augmented``: mean bytes of those forms, where they are known.
+        ``decoded`` and ``augmented``: mean bytes of those forms, where they are known. ``changes``: terms that are
+        not what they were: samples, cache, jobs, window.
         """
-        self._sums = self._sums.faded(_FORGET, measured)
+        # (where little comes in a second, it is not forgotten before it is enough)
+        self._sums = self._sums.faded(_FORGET if self._sums.prepared >= 2 * _ENOUGH else 1.0, measured)
         self._note_storage(measured, means)
         terms = self._estimate(means, decoded, augmented)
         if terms is None:
             return None
-        self.terms = terms
-        before, self.plan = self.plan, reconsider(self.plan.split, terms)
+        self.terms = terms = replace(terms, **changes)  # type: ignore[arg-type]
+        before, self.plan = self.plan, reconsider(self.plan.split, terms, joint=self._joint)
         return self.plan if self.plan.split != before.split else None
 
     def _estimate(self, means: Means, decoded: float, augmented: float) -> Terms | None:

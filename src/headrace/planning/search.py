@@ -38,7 +38,7 @@ def grid(steps: int = 100) -> Floats:
     return splits
 
 
-def search(terms: Terms, model: Model = bottleneck.throughput, steps: int = 100) -> Plan:
+def search(terms: Terms, model: Model = bottleneck.cautious, steps: int = 100) -> Plan:
     """The split of which a model expects most; among those that are as good, the one with least work to do."""
     splits = grid(steps)
     expected = model(terms, splits)
@@ -51,8 +51,19 @@ def search(terms: Terms, model: Model = bottleneck.throughput, steps: int = 100)
     return Plan((encoded, decoded, augmented), float(expected[best]))
 
 
-def reconsider(present: Split, terms: Terms, model: Model = bottleneck.throughput) -> Plan:
-    """The best split, unless the present one is about as good: then that one."""
-    now = float(model(terms, np.array([present]))[0])
+def reconsider(
+    present: Split, terms: Terms, model: Model = bottleneck.cautious, *, joint: bool = False
+) -> Plan:
+    """The best split, unless the present one is about as good: then that one.
+
+    ``joint``: decoded and augmented samples divide between them what encoded ones leave, as it is best.
+    """
+    splits = np.array([present])
+    if joint:
+        rest = np.linspace(0.0, 1.0 - present[0], 101)
+        splits = np.stack([np.full(101, present[0]), rest, rest[::-1]], axis=1)
+    expected = model(terms, splits)
+    best = int(np.argmax(expected))
+    now = Plan((present[0], float(splits[best, 1]), float(splits[best, 2])), float(expected[best]))
     found = search(terms, model)
-    return found if found.throughput > (1.0 + WORTH) * now else Plan(present, now)
+    return found if found.throughput > (1.0 + WORTH) * now.throughput else now

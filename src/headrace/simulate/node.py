@@ -64,10 +64,11 @@ class Node:
         """``pages``: encoded samples that the page cache holds."""
         self.number, self.clock, self.budget = number, clock, budget
         self.processors = Shared(clock, cpus * speed, speed)
-        self.cpus, self.costs = cpus, costs
+        self.cpus, self.speed, self.costs = cpus, speed, costs
         self.network, self.storage, self._latency = network, storage, latency
         self.host = Thread(clock, self.processors)
         self.commons = Commons(instance=1, nonce=rnd.key(seed, number), span=_SPAN, universe=universe)
+        self.commons.division.cpus = cpus
         self._pages: OrderedDict[int, None] = OrderedDict()
         self._most_pages = pages
         self._sessions: dict[int, Session] = {}

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from headrace.coordinate.coordinator import Batch, Coordinator, Draws, Slot
-from headrace.coordinate.messages import Order, OrderDone
+from headrace.coordinate.messages import Order, OrderDone, Spent
 from headrace.coordinate.protocol import Ask, Begin, Finished, Join, Reply
 from headrace.core.forms import Form
 from headrace.planning import ahead_at_first, deepen, rows_per_order, split_budget, staff
@@ -79,6 +79,7 @@ class Rank:
             2 * people.processes if rows is None else ahead_at_first(job.batch, self.hands, rows)
         )
         self._most_ahead = max(4, 2 * people.processes)
+        node.commons.division.workers += people.processes
         self.crew = Crew(self, node, people.processes, threads, pipelined=not plain)
         self._catalogue: HostCatalogue | OwnCatalogue
         if self._shared:
@@ -258,13 +259,31 @@ class Rank:
         if isinstance(self._catalogue, OwnCatalogue):
             published, wanted = self._catalogue.publish_all(order)
         else:
-            self._report(order, work.decoded, work.fetched)
+            self._report(order, self._spent(task, idle))
         if not order.fill:
             self._heard.append(OrderDone(order.id, [], published, wanted=wanted))
             if self._here:
                 self._advance()
 
-    def _report(self, order: Order, decoded: int, fetched: int) -> None:
+    def _spent(self, task: Task, idle: float) -> Spent:
+        """What a real worker would have measured."""
+        work, speed = task.work, self.node.speed
+        part = task.took / work.seconds if work.seconds else 0.0
+        return Spent(
+            fetch=task.fetch_seconds,
+            decode=part * work.decoding,
+            augment=part * work.augmenting,
+            wait_order=idle,
+            wait_fetch=task.waited,
+            fetched=work.fetched,
+            fetched_bytes=int(task.nbytes),
+            decoded=work.decoded,
+            prepared=work.prepared,
+            cpu=task.luck * (work.decoding + work.augmenting) / speed,
+            fetch_cpu=task.luck * work.fetched * self.node.costs.fetch / speed,
+        )
+
+    def _report(self, order: Order, spent: Spent) -> None:
         """Tell the host what became of an order, and what it published."""
         published, wanted = b"", [0, 0, 0]
         if order.grants:
@@ -280,7 +299,7 @@ class Rank:
             published = made.tobytes()
         rows = len(order.indices) // 8
         report = Finished(
-            order.ticket, order.first, rows, published, (wanted[0], wanted[1], wanted[2]), decoded, fetched
+            order.ticket, order.first, rows, published, (wanted[0], wanted[1], wanted[2]), spent
         )
         self.node.report(self.session, report)
 

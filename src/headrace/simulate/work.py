@@ -25,6 +25,11 @@ class Work(NamedTuple):
     fetched: int
     """Rows that have to be read."""
     decoded: int
+    prepared: int
+    """Rows that are augmented."""
+    decoding: float
+    """Seconds of it, of a processor of speed 1; and of augmenting, with all else that hands do."""
+    augmenting: float
 
 
 def work_of(forms: Forms, keep: Forms | None, costs: Costs) -> Work:
@@ -36,16 +41,12 @@ def work_of(forms: Forms, keep: Forms | None, costs: Costs) -> Work:
         counts = np.bincount(keep, minlength=16).tolist()
         kept_encoded, whole, kept_augmented = (sum(counts[mask] for mask in masks) for masks in _KEEPS)
         small = kept_encoded + kept_augmented
-    seconds = (
-        costs.order
-        + none * costs.fetch
-        + (to_decode - whole) * costs.decode
-        + whole * costs.decode_whole
-        + (to_decode + decoded) * costs.augment
-        + augmented * costs.copy
-        + small * costs.keep
+    decoding = (to_decode - whole) * costs.decode + whole * costs.decode_whole
+    augmenting = (
+        costs.order + (to_decode + decoded) * costs.augment + augmented * costs.copy + small * costs.keep
     )
-    return Work(seconds, none, to_decode)
+    seconds = none * costs.fetch + decoding + augmenting
+    return Work(seconds, none, to_decode, to_decode + decoded, decoding, augmenting)
 
 
 def fill_of(forms: Forms, keep: Forms, costs: Costs) -> Work:
@@ -56,15 +57,11 @@ def fill_of(forms: Forms, keep: Forms, costs: Costs) -> Work:
     fetched = (decoded | ((keep & _ENCODED) != 0)) & (forms == Form.NONE)
     small = int(np.count_nonzero(to_augment)) + int(np.count_nonzero(keep & _ENCODED))
     n_decoded, n_whole = int(np.count_nonzero(decoded)), int(np.count_nonzero(whole))
-    seconds = (
-        costs.order
-        + int(np.count_nonzero(fetched)) * costs.fetch
-        + (n_decoded - n_whole) * costs.decode
-        + n_whole * costs.decode_whole
-        + int(np.count_nonzero(to_augment)) * costs.augment
-        + small * costs.keep
-    )
-    return Work(seconds, int(np.count_nonzero(fetched)), n_decoded)
+    n_fetched, n_augmented = int(np.count_nonzero(fetched)), int(np.count_nonzero(to_augment))
+    decoding = (n_decoded - n_whole) * costs.decode + n_whole * costs.decode_whole
+    augmenting = costs.order + n_augmented * costs.augment + small * costs.keep
+    seconds = n_fetched * costs.fetch + decoding + augmenting
+    return Work(seconds, n_fetched, n_decoded, n_augmented, decoding, augmenting)
 
 
 class Sizes:

@@ -18,13 +18,13 @@ PATIENCE = 0.03
 class Task:
     """An order on its way through a worker."""
 
-    __slots__ = ("begun", "fetch_seconds", "luck", "missing", "nbytes", "order", "work")
+    __slots__ = ("begun", "fetch_seconds", "luck", "missing", "nbytes", "order", "took", "waited", "work")
 
     def __init__(self, order: Order, work: Work, missing: Ids, nbytes: float, luck: float) -> None:
         """``missing``: samples to read, of so many bytes in all. ``luck``: how much longer the work takes than it
         should."""
         self.order, self.work, self.missing, self.nbytes, self.luck = order, work, missing, nbytes, luck
-        self.fetch_seconds = self.begun = 0.0
+        self.fetch_seconds = self.begun = self.waited = self.took = 0.0
 
 
 class Employer(Protocol):
@@ -84,11 +84,14 @@ class Worker:
     def _prepare(self, task: Task) -> None:
         node = self._crew.node
         waited = node.clock.now - self._hands.pop()
-        idle = max(0.0, waited - task.fetch_seconds)
+        task.waited = min(waited, task.fetch_seconds)
+        idle = waited - task.waited
+        task.took = -node.clock.now
         node.processors.add(task.work.seconds * task.luck, self._prepared, task, idle)
 
     def _prepared(self, task: Task, idle: float) -> None:
         self.busy -= 1
+        task.took += self._crew.node.clock.now
         self._hands.append(self._crew.node.clock.now)
         if self._ready:
             self._prepare(self._ready.popleft())

@@ -1,0 +1,139 @@
+"""How a shared cache is divided while jobs come and go: what their workers report goes in, parts come out.
+
+Decoded and augmented samples divide their part by what pays (``eviction``). The question here is how much of the
+cache they leave to encoded ones, and that depends on storage, on the processors, and on how many jobs there are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from headrace.coordinate.messages import Spent
+from headrace.core.forms import Form
+from headrace.planning import Means, Measured, Planner, Terms
+
+if TYPE_CHECKING:
+    from headrace.coordinate.pool import Part
+
+_EVERY = 1.0
+"""Seconds between two looks: long enough to say something, short enough that a shift is soon made up for."""
+_SMOOTH = 0.7
+"""What the past counts in the mean of augmented samples."""
+
+
+class Division:
+    """Looks now and then at what was reported, and says how large the encoded part is to be."""
+
+    def __init__(self) -> None:
+        self.cpus = 0.0
+        """Processors of the machine; 0: nothing is planned."""
+        self.workers = 1
+        """Processes that fetch, of all jobs."""
+        self.encoded = 0.0
+        """The part of encoded samples. With 0, nothing is divided: what pays is kept, whatever its form."""
+        self._spent = Spent()
+        self._delivered = 0
+        self._since = -math.inf
+        self._window = 0.0
+        self._planner: Planner | None = None
+
+    @property
+    def terms(self) -> Terms | None:
+        """What the present division rests on."""
+        return self._planner.terms if self._planner is not None else None
+
+    @property
+    def throughput(self) -> float:
+        """Samples per second that are expected of it, over all jobs; 0 while too little is known."""
+        return self._planner.plan.throughput if self._planner is not None else 0.0
+
+    def add(self, spent: Spent) -> None:
+        """A worker reports what some rows took."""
+        sums = self._spent
+        sums.fetch += spent.fetch
+        sums.fetch_cpu += spent.fetch_cpu
+        sums.fetched += spent.fetched
+        sums.fetched_bytes += spent.fetched_bytes
+        sums.wait_fetch += spent.wait_fetch
+        sums.wait_order += spent.wait_order
+        sums.decode += spent.decode
+        sums.decoded += spent.decoded
+        sums.augment += spent.augment
+        sums.prepared += spent.prepared
+        sums.cpu += spent.cpu
+
+    def give(self, samples: int) -> None:
+        """Samples were given to a job."""
+        self._delivered += samples
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to look."""
+        if not self.cpus:
+            return False
+        if self._since == -math.inf:
+            self._begin(now)
+        return now - self._since >= _EVERY
+
+    def _begin(self, now: float) -> None:
+        self._since, self._spent, self._delivered = now, Spent(), 0
+
+    def look(
+        self,
+        now: float,
+        *,
+        samples: int,
+        budget: int,
+        decoded: float,
+        augmented: float,
+        jobs: int,
+        instances: float,
+    ) -> bool:
+        """Take in what was reported since the last look; whether the cache has to be divided anew.
+
+        ``samples``: of all datasets. ``decoded``, ``augmented``: mean bytes; 0: not known. ``jobs``: that share
+        augmented samples. ``instances``: augmented samples that are cached.
+        """
+        seconds, spent = now - self._since, self._spent
+        hands = (spent.decode + spent.augment + spent.wait_order + spent.wait_fetch) / seconds
+        measured = Measured(
+            seconds=seconds,
+            delivered=self._delivered,
+            waited=seconds,  # whether their loops waited, jobs do not say; what is prepared sooner does no harm
+            fetched=spent.fetched,
+            fetched_bytes=spent.fetched_bytes,
+            fetch=spent.fetch,
+            fetch_cpu=spent.fetch_cpu,
+            starved=spent.wait_fetch,
+            decoded=spent.decoded,
+            decode=spent.decode,
+            prepared=spent.prepared,
+            augment=spent.augment,
+            cpu=spent.cpu,
+        )
+        self._window += (1 - _SMOOTH) * (instances - self._window) if self._window else instances
+        self._begin(now)
+        if not measured.prepared or not budget:
+            return False
+        if self._planner is None:
+            known = Terms(samples, 1.0, 0.0, 0.0, budget, prepare=1.0, augment=1.0)
+            self._planner = Planner(known, (self.encoded, 1.0 - self.encoded, 0.0), joint=True)
+        plan = self._planner.look(
+            measured,
+            Means(self.cpus, max(1, round(hands)), max(1, self.workers)),
+            decoded=decoded,
+            augmented=augmented,
+            samples=samples,
+            cache=budget,
+            jobs=jobs,
+            window=self._window,
+        )
+        before, self.encoded = self.encoded, self.encoded if plan is None else plan.split[0]
+        return self.encoded != before
+
+    def parts(self, budget: int) -> dict[Part, int] | None:
+        """The parts of a cache; None: it is not divided."""
+        if not self.encoded:
+            return None
+        encoded = int(budget * self.encoded)
+        return {(Form.ENCODED,): encoded, (Form.DECODED, Form.AUGMENTED): budget - encoded}

@@ -160,7 +160,7 @@ class Planner:
         if self._fetching.fetched < _ENOUGH:
             return
         measured, self._fetching = self._fetching, Measured()
-        seen = measured.fetched_bytes / measured.seconds
+        seen = max(measured.fetched_bytes, 1) / measured.seconds  # (samples may be empty)
         if measured.starved > _STARVED * measured.seconds * means.hands:
             self._all = seen if math.isinf(self._all) else (1 - _FORGET) * seen + _FORGET * self._all
             self._storage = self._all

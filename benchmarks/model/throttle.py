@@ -19,16 +19,21 @@ class Throttle:
     """A control group of the kernel's block layer (version 1)."""
 
     def __init__(self, group: Path, device: str) -> None:
-        self._group, self._device = group, device
+        self._group, self.device = group, device
 
     def limit(self, bytes_s: int) -> None:
         """Let the group read so many bytes a second from the disk."""
-        (self._group / "blkio.throttle.read_bps_device").write_text(f"{self._device} {bytes_s}")
+        limit_group(self.procs, self.device, bytes_s)
 
     @property
-    def procs(self) -> Path:
+    def procs(self) -> str:
         """Where processes enter the group."""
-        return self._group / "cgroup.procs"
+        return str(self._group / "cgroup.procs")
+
+
+def limit_group(procs: str, device: str, bytes_s: int) -> None:
+    """Let the processes that entered a group there read so many bytes a second from a device."""
+    Path(procs).with_name("blkio.throttle.read_bps_device").write_text(f"{device} {bytes_s}")
 
 
 @contextlib.contextmanager

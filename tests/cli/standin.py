@@ -40,7 +40,7 @@ def example(pid: int) -> HostStatus:
         pid=pid,
         started=time.time() - 3725,
         version="0.1.0",
-        memory=MemoryStatus(budget=8 << 30, used=2 << 30, entries=5200),
+        memory=MemoryStatus(budget=8 << 30, used=2 << 30, entries=5200, encoded=0.35),
         jobs=[
             JobStatus(
                 id="a1" * 16,

@@ -63,7 +63,7 @@ def test_status_shows_jobs_datasets_and_cache(place: Path) -> None:
     lines = done.stdout.splitlines()
     text = re.sub(" +", " ", done.stdout)
     assert f"host pid {pid}, headrace 0.1.0 (protocol {PROTOCOL}), up 1 h 2 min" in text
-    assert "memory 2.0 GiB of 8.0 GiB in 5200 extents (25%)" in text
+    assert "memory 2.0 GiB of 8.0 GiB in 5200 extents (25%), 35% set aside for encoded samples" in text
     assert "20500 samples decoded, 30 by idle workers; 12 evicted" in text
     assert "train 50000 2" in text
     assert text.index("augmented aaaaaaaaaaaa 1200 512.0 MiB 1") < text.index(

@@ -22,7 +22,8 @@ def show_status(status: HostStatus, now: float) -> str:
         line(
             "memory",
             f"{show_size(memory.used)} of {show_size(memory.budget)} in {memory.entries} extents"
-            + (f" ({memory.used / memory.budget:.0%})" if memory.budget else ""),
+            + (f" ({memory.used / memory.budget:.0%})" if memory.budget else "")
+            + (f", {memory.encoded:.0%} set aside for encoded samples" if memory.encoded else ""),
         ),
         line(
             "prepared",

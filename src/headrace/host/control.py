@@ -38,6 +38,8 @@ class MemoryStatus(msgspec.Struct, frozen=True):
     """Extents in it."""
     granted: int = 0
     """Blocks for extents that are being prepared."""
+    encoded: float = 0.0
+    """The share of the budget that is set aside for encoded samples; 0: nothing is set aside for any form."""
 
 
 class JobStatus(msgspec.Struct, frozen=True):

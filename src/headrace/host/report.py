@@ -57,7 +57,9 @@ def describe(service: Service) -> HostStatus:
         started=service.started,
         version=__version__,
         protocol=PROTOCOL,
-        memory=MemoryStatus(pool.budget, pool.used, entries, len(pool.space) - entries),
+        memory=MemoryStatus(
+            pool.budget, pool.used, entries, len(pool.space) - entries, commons.division.encoded
+        ),
         jobs=jobs,
         datasets=datasets,
         shelves=shelves,

@@ -81,6 +81,8 @@ class Spent(msgspec.Struct, array_like=True):
     """CPU seconds of decoding and augmenting; waits for a CPU, a lock or a disk are not in them."""
     fetch_cpu: float = 0.0
     """CPU seconds of fetching."""
+    reading: float = 0.0
+    """Seconds of single reads, of which several may run at once."""
 
 
 class OrderDone(msgspec.Struct, tag="done", array_like=True):

@@ -18,8 +18,8 @@ _FORGET = 0.5
 class Planner:
     """Decides how one job's cache is split. Told what was measured, it answers with a plan.
 
-    ``known``: what is certain from the start: samples, cache, sizes as far as they are. ``before``: what was found out
-    by those who ran before, all of it. The first plan follows from that, and what is measured takes its place.
+    ``known``: what is certain from the start: samples, cache, sizes as far as they are. ``before``: what was found
+    out by those who ran before, all of it. The first plan follows from that; what is measured takes its place.
     """
 
     def __init__(self, known: Terms, split: Split, before: Terms | None = None) -> None:

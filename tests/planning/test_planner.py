@@ -158,3 +158,28 @@ def test_a_plan_is_about_as_good_as_the_best_and_stays(machine: Machine) -> None
     split = planner.plan.split
     settle(planner, machine)
     assert planner.plan.split == split
+
+
+def test_what_was_known_before_makes_the_first_plan() -> None:
+    machine = Machine()
+    planner = Planner(machine.known(), START)
+    settle(planner, machine)
+    again = Planner(machine.known(), START, planner.terms)
+    assert again.plan.split == planner.plan.split != START
+    little = machine.second(again.plan.split, seconds=0.01)
+    assert again.look(little, MEANS) is None, "too little to change anything"
+    assert again.terms == planner.terms
+
+
+@given(machines, machines)
+def test_what_was_known_before_may_be_far_off(before: Machine, now: Machine) -> None:
+    """Sizes belong to the recipe, and stay; all else may have changed since."""
+    before = dataclasses.replace(
+        before, encoded=now.encoded, decoded=now.decoded, cache=now.cache, samples=now.samples
+    )
+    planner = Planner(now.known(), START, before.terms())
+    settle(planner, now)
+    assert good(planner, now) > 0.93
+    split = planner.plan.split
+    settle(planner, now)
+    assert planner.plan.split == split

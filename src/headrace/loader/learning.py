@@ -92,7 +92,10 @@ class Learning:
         if profile is None or profile.samples != len(self._recipe.source):
             return None
         ingest = profile.consumption.get(job_name(), math.inf)
-        return profile.terms(cache=cache, ingest=ingest, means=means_of(staff))
+        try:
+            return profile.terms(cache=cache, ingest=ingest, means=means_of(staff))
+        except (ValueError, ArithmeticError):  # of a file that somebody has changed
+            return None
 
     # -- while the job runs -----------------------------------------------------------------------------------
 
@@ -172,7 +175,8 @@ class Learning:
         directory = self._host.coordinator.directory
         if isinstance(directory, Directory):
             found["decoded"] = directory.mean(Form.DECODED) or None
-        if sums.prepared >= enough:
+        # (Where jobs share, rows that others have augmented are copied in the same seconds.)
+        if sums.prepared >= enough and self._host.shared is None:
             found |= self._stages(sums, enough)
             found["augmented"] = self._augmented
             found["loop"] = 0.0 if self._inline else sums.loop_cpu / sums.seconds

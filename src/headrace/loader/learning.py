@@ -173,11 +173,11 @@ class Learning:
             found["encoded"] = sums.fetched_bytes / sums.fetched
             found["fetch"] = sums.fetch_cpu / sums.fetched
         directory = self._host.coordinator.directory
-        if isinstance(directory, Directory):
-            found["decoded"] = directory.mean(Form.DECODED) or None
+        decoded = directory.mean(Form.DECODED) if isinstance(directory, Directory) else 0.0
+        found["decoded"] = decoded or None
         # (Where jobs share, rows that others have augmented are copied in the same seconds.)
         if sums.prepared >= enough and self._host.shared is None:
-            found |= self._stages(sums, enough)
+            found |= self._stages(sums, enough, apart=decoded > 0)
             found["augmented"] = self._augmented
             found["loop"] = 0.0 if self._inline else sums.loop_cpu / sums.seconds
         if self._recipe.encoded and self._supply.seen:
@@ -195,7 +195,8 @@ class Learning:
             return None
         return Seen(time.time(), waits=self._recipe.user_code, **found)
 
-    def _stages(self, sums: Measured, enough: int) -> dict[str, Cost]:
+    def _stages(self, sums: Measured, enough: int, *, apart: bool) -> dict[str, Cost]:
+        """``apart``: some samples were kept decoded; before, decode and augment may be one, and count as decode."""
         wall = sums.decode + sums.augment
         cpu_per_wall = min(1.0, sums.cpu / wall) if wall else 1.0
 
@@ -204,6 +205,8 @@ class Learning:
 
         if not self._cached:
             return {"uncached": cost(wall / sums.prepared)}
+        if not apart:
+            return {}
         found = {"augment": cost(sums.augment / sums.prepared)}
         if sums.decoded >= enough:
             found["decode"] = cost(sums.decode / sums.decoded)

@@ -35,9 +35,10 @@ class Planner:
     ) -> Plan | None:
         """Take in what was measured since the last look; a plan if it differs from the one before.
 
-        ``decoded`` and ``augmented``: mean bytes of those forms, where they are known.
+        ``decoded`` and ``augmented``: mean bytes of those forms, of samples that were seen in them.
         """
-        self._sums = self._sums.faded(_FORGET, measured)
+        # (a slow job's looks say little each, and would never say enough)
+        self._sums = self._sums.faded(_FORGET if self._enough() else 1.0, measured)
         self._supply.note(measured, means)
         terms = self._estimate(means, decoded, augmented)
         if terms is None:
@@ -46,16 +47,22 @@ class Planner:
         before, self.plan = self.plan, reconsider(self.plan.split, terms)
         return self.plan if self.plan.split != before.split else None
 
+    def _enough(self) -> bool:
+        """Whether the sums say something: of every stage, as long as nothing is known of it."""
+        sums = self._sums
+        seen = min(sums.prepared, sums.delivered)
+        if self.terms is None:
+            seen = min(seen, sums.decoded, sums.fetched)
+        return seen >= _ENOUGH
+
     def _estimate(self, means: Means, decoded: float, augmented: float) -> Terms | None:
         """The model's terms, or None while too little is known."""
-        sums, known = self._sums, self._known
+        sums, known, apart = self._sums, self._known, decoded > 0
         decoded, augmented = decoded or known.decoded, augmented or known.augmented
-        if not decoded or not augmented or sums.prepared < _ENOUGH or sums.delivered < _ENOUGH:
+        if not decoded or not augmented or not self._enough():
             return None
         if self.terms is not None:
             known = self.terms
-        elif sums.decoded < _ENOUGH or sums.fetched < _ENOUGH:
-            return None
         # While some are decoded and others come decoded, what a stage costs is found stage by stage.
         wall = sums.decode + sums.augment
         cpu_per_wall = min(1.0, sums.cpu / wall) if wall else 1.0
@@ -66,7 +73,8 @@ class Planner:
             """Samples per second, where one takes so long: limited by the hands, and by the CPUs."""
             return min(means.hands / seconds, cpus / max(seconds * cpu_per_wall, 1e-9))
 
-        augment = rate(max(augment_wall, 1e-9))
+        # While none were kept decoded, both stages may be one, all of which counts as decoding.
+        augment = rate(max(augment_wall, 1e-9)) if apart else known.augment
         prepare = known.prepare
         if sums.decoded >= _ENOUGH:
             prepare = rate(max(augment_wall + sums.decode / sums.decoded, 1e-9))

@@ -20,7 +20,7 @@ from headrace.measure.memory import Bandwidth
 from headrace.measure.seen import Cost
 from headrace.measure.sizes import Sizes, Spread
 from headrace.measure.storage import Reading, Storage
-from tests.loader.helpers import assert_same, drain, recipe
+from tests.loader.helpers import assert_same, drain, images, jpeg_folder, recipe
 
 SHAPE = (64, 64, 3)
 SAMPLES = 300
@@ -140,6 +140,21 @@ def test_batches_are_the_same_whatever_is_known() -> None:
             assert_same(epoch, drain(knowing))
 
 
+def test_images_are_the_same_whatever_is_known(tmp_path: Path) -> None:
+    """Those that are not kept decoded are read and augmented in one go."""
+    photos = images(jpeg_folder(tmp_path / "photos"))
+    options: dict[str, Any] = {"batch_size": 6, "num_workers": 1, "cache": 24 * 1024}
+    with loader(photos, **options) as unknowing:
+        assert begin(unknowing) == (0, 24 * 1024)
+        first = [drain(unknowing) for _ in range(3)]
+    of = msgspec.structs.replace(KNOWN, at=time.time() + 60, encoded=1024.0, decoded=8e3, supply=1e3)
+    assert learn(photos, seen=of)
+    with loader(photos, **options) as knowing:
+        assert begin(knowing) == (24 * 1024, 0)
+        for epoch in first:
+            assert_same(epoch, drain(knowing))
+
+
 def test_what_the_command_measured_is_used_and_stays() -> None:
     slow = data(bandwidth=SLOW)
     spread = Spread(4096.0, 0.0, 4096, 4096), Spread(float(DECODED), 0.0, DECODED, DECODED)
@@ -216,8 +231,7 @@ def test_a_few_batches_are_no_pace() -> None:
 def test_samples_too_few_to_say_anything_are_not_kept() -> None:
     with loader(data(), batch_size=10, prefetch_factor=1) as made:
         next(iter(made))
-    found = load_profile(data())
-    assert found is None or found.seen is None or found.seen.augment is None
+    assert not files()
 
 
 def test_one_who_does_not_want_profiles_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ class Learning:
         self._process = os.getpid()
         self._profile: Profile | None = None
         self._identified = wants_profiles() and self._recall()
-        self._delivered = 0
+        self._delivered, self._enough = 0, min(_ENOUGH, len(recipe.source))
         self._augmented: float | None = None
         self._fetchers = 1
         self._supply, self._starved = Supply(), Measured()
@@ -119,7 +119,7 @@ class Learning:
         if now - self._looked.seconds < _EVERY or not self._identified:
             return
         self._look(staff, layout)
-        if not self._again and now >= self._due:
+        if not self._again and now >= self._due and self._delivered >= self._enough:
             self.keep()
             self._given = time.perf_counter(), rows
 
@@ -152,12 +152,15 @@ class Learning:
         if not (self._identified and self._keeps) or os.getpid() != self._process:
             return
         now = sums_of(self._host, self._delivered)
-        seen = self._seen(now - self._kept)
+        sums = now - self._kept
+        seen = self._seen(sums)
         pace = None
         if self._batches >= _BATCHES and self._busy >= _BUSY:
             pace = self._samples / self._busy
             self._batches, self._samples, self._busy = 0, 0, 0.0
-        self._kept, self._due, self._again = now, now.seconds + _SELDOM, True
+        if sums.prepared >= self._enough:
+            self._kept = now
+        self._due, self._again = now.seconds + _SELDOM, True
         if seen is None and pace is None:
             return
         try:
@@ -167,17 +170,18 @@ class Learning:
 
     def _seen(self, sums: Measured) -> Seen | None:
         """What can be believed of what was measured."""
-        enough = min(_ENOUGH, len(self._recipe.source))
+        enough = self._enough
         found: dict[str, Any] = {}
         if self._recipe.encoded and sums.fetched >= enough:
             found["encoded"] = sums.fetched_bytes / sums.fetched
             found["fetch"] = sums.fetch_cpu / sums.fetched
         directory = self._host.coordinator.directory
         decoded = directory.mean(Form.DECODED) if isinstance(directory, Directory) else 0.0
-        found["decoded"] = decoded or None
+        if decoded and self._delivered >= enough:
+            found["decoded"] = decoded
         # (Where jobs share, rows that others have augmented are copied in the same seconds.)
         if sums.prepared >= enough and self._host.shared is None:
-            found |= self._stages(sums, enough, apart=decoded > 0)
+            found |= self._stages(sums, apart=decoded > 0)
             found["augmented"] = self._augmented
             found["loop"] = 0.0 if self._inline else sums.loop_cpu / sums.seconds
         if self._recipe.encoded and self._supply.seen:
@@ -195,7 +199,7 @@ class Learning:
             return None
         return Seen(time.time(), waits=self._recipe.user_code, **found)
 
-    def _stages(self, sums: Measured, enough: int, *, apart: bool) -> dict[str, Cost]:
+    def _stages(self, sums: Measured, *, apart: bool) -> dict[str, Cost]:
         """``apart``: some samples were kept decoded; before, decode and augment may be one, and count as decode."""
         wall = sums.decode + sums.augment
         cpu_per_wall = min(1.0, sums.cpu / wall) if wall else 1.0
@@ -208,6 +212,6 @@ class Learning:
         if not apart:
             return {}
         found = {"augment": cost(sums.augment / sums.prepared)}
-        if sums.decoded >= enough:
+        if sums.decoded >= self._enough:
             found["decode"] = cost(sums.decode / sums.decoded)
         return found

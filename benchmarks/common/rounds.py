@@ -36,7 +36,8 @@ def run_process(command: Sequence[str], cwd: Path, environment: dict[str, str], 
         process = subprocess.Popen(
             command,
             cwd=cwd,
-            env={**os.environ, **environment},
+            # No run may know what another one has learned.
+            env={**os.environ, "HEADRACE_PROFILES": "0", **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -90,6 +90,7 @@ def _job(out: Connection, start: Any, runtime: str, data: Fashion, name: str, se
     """What runs in a job's process."""
     try:
         os.environ["HEADRACE_RUNTIME_DIR"] = runtime
+        os.environ["HEADRACE_PROFILES"] = "0"  # no run may know what another one has learned
         torch.set_num_threads(1)
         torch.manual_seed(seed)
         loader = LOADERS[name](data, seed)

@@ -21,6 +21,7 @@ from headrace.cli.bar import Bar
 from headrace.cli.show_profile import show_profile
 from headrace.measure import Machine, Profile, learn, load_profile
 from headrace.measure.cpu import CPU, Rate, Stage
+from headrace.measure.seen import Cost, Seen, Starved
 from headrace.measure.sizes import Sizes, Spread
 from tests.measure.conftest import kept, photos
 
@@ -250,3 +251,14 @@ def test_the_bar_stays_on_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(map(len, drawn)) < 50 and "\n" not in stream.text
     assert "[" + "." * 30 + "]   0%" in drawn[1] and "#" * 15 + "." * 15 in drawn[2]
     assert len(drawn) == 1 + 3 + 2 and not drawn[-2].strip() and not drawn[-1]
+
+
+def test_what_loaders_saw_is_shown() -> None:
+    seen = Seen(at=86400.0, decode=Cost(0.002, 0.001), supply=2e6, storage=Starved(1e6, 4.0, 0.01, at=1e300))
+    text = show_profile(Profile("", Machine("host", "cpu", 1, 1), "data", 10, 0.0, seen=seen), "nowhere")
+    assert re.search(
+        r"^seen        by loaders, last on 1970-01-0\d .*; decode 1.000 CPU ms each; fetched at up to 2.0 MB/s$",
+        text,
+        re.MULTILINE,
+    )
+    assert "storage gave 1.0 MB/s when it was waited for, on ?: 4.0 reads at once, 10.00 ms each" in text

@@ -107,6 +107,16 @@ def test_nothing_is_decided_before_enough_was_seen() -> None:
     assert planner.look(machine.second(START), MEANS, augmented=machine.augmented) is None, "size unknown"
 
 
+def test_a_slow_job_has_its_plan_too() -> None:
+    """At no look is enough seen, but over some of them."""
+    machine = Machine(storage=0.5 * MB, decode=0.1, augment=0.01, cache=100 * MB)
+    planner = Planner(machine.known(), START)
+    assert machine.second(START).prepared < 20
+    settle(planner, machine)
+    assert planner.plan.split != START
+    assert good(planner, machine) > 0.93
+
+
 def test_a_shift_is_made_up_for_and_then_it_is_quiet() -> None:
     machine = Machine(storage=1000 * MB, cache=400 * MB)
     planner = Planner(machine.known(), START)
@@ -158,3 +168,44 @@ def test_a_plan_is_about_as_good_as_the_best_and_stays(machine: Machine) -> None
     split = planner.plan.split
     settle(planner, machine)
     assert planner.plan.split == split
+
+
+def test_what_was_known_before_makes_the_first_plan() -> None:
+    machine = Machine()
+    planner = Planner(machine.known(), START)
+    settle(planner, machine)
+    again = Planner(machine.known(), START, planner.terms)
+    assert again.plan.split == planner.plan.split != START
+    little = machine.second(again.plan.split, seconds=0.01)
+    assert again.look(little, MEANS) is None, "too little to change anything"
+    assert again.terms == planner.terms
+
+
+@given(machines, machines)
+def test_what_was_known_before_may_be_far_off(before: Machine, now: Machine) -> None:
+    """Sizes belong to the recipe, and stay; all else may have changed. The first epoch fetches, and shows it."""
+    before = dataclasses.replace(
+        before, encoded=now.encoded, decoded=now.decoded, cache=now.cache, samples=now.samples
+    )
+    planner = Planner(now.known(), START, before.terms())
+    settle(planner, dataclasses.replace(now, cache=1.0), looks=2)
+    settle(planner, now)
+    assert good(planner, now) > 0.93
+    split = planner.plan.split
+    settle(planner, now)
+    assert planner.plan.split == split
+
+
+def test_stages_that_were_never_seen_apart_are_not_told_apart() -> None:
+    """With all of the cache for encoded samples, what reads an image may augment it in one go: that is decoding."""
+    machine = Machine(storage=5 * MB, cache=100 * MB)
+    planner = Planner(machine.known(), START, machine.terms())
+    assert planner.plan.split == (1.0, 0.0, 0.0)
+    sums = machine.second(planner.plan.split)
+    together = dataclasses.replace(
+        sums, decode=sums.decode + 0.99 * sums.augment, augment=0.01 * sums.augment
+    )
+    planner.look(together, MEANS, augmented=machine.augmented)
+    assert planner.terms is not None
+    assert planner.terms.augment == pytest.approx(machine.terms().augment)
+    assert planner.terms.prepare == pytest.approx(machine.terms().prepare, rel=0.01)

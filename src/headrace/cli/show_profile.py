@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 from headrace.cli.tables import line, safe, table
 from headrace.core.sizes import show_size
 from headrace.measure import Profile, find_limits
 from headrace.measure.cpu import CPU, Stage
 from headrace.measure.hands import STAGES
+from headrace.measure.seen import Seen
 from headrace.measure.sizes import Sizes
 from headrace.measure.storage import Storage
 
@@ -36,6 +39,8 @@ def show_profile(profile: Profile, kept: str) -> str:
         ["threads", "out GB/s", "into GB/s"],
         [[str(at.threads), f"{at.out / 1e9:.1f}", f"{at.into / 1e9:.1f}"] for at in profile.memory],
     )
+    if profile.seen is not None:
+        lines += _seen(profile.seen)
     if profile.consumption:
         rates = [[name, _rate(rate)] for name, rate in reversed(profile.consumption.items())]
         lines += table("jobs", ["name", "takes samples/s"], rates)
@@ -98,6 +103,28 @@ def _storage(storage: Storage | None) -> list[str]:
     if storage.from_memory:
         lines = [*lines, line("", "(files came from memory although they were to be dropped from it)")]
     return list(lines)
+
+
+def _seen(seen: Seen) -> list[str]:
+    costs = {name: getattr(seen, name) for name in ("decode", "augment", "uncached")}
+    said = [f"{name} {1e3 * cost.cpu:.3f} CPU ms each" for name, cost in costs.items() if cost is not None]
+    if seen.supply is not None:
+        said.append(f"fetched at up to {seen.supply / 1e6:.1f} MB/s")
+    lines = [line("seen", "; ".join([f"by loaders, last on {_date(seen.at)}", *said]))]
+    storage = seen.storage
+    if storage is not None:
+        text = f"storage gave {storage.bytes / 1e6:.1f} MB/s when it was waited for, on {_date(storage.at)}"
+        lines.append(
+            line("", f"{text}: {storage.reads:.1f} reads at once, {1e3 * storage.latency:.2f} ms each")
+        )
+    return lines
+
+
+def _date(seconds: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return "?"  # files can be changed by anybody
 
 
 def _cpu(cpu: CPU) -> list[str]:

@@ -87,6 +87,8 @@ class Spent(msgspec.Struct, array_like=True):
     """CPU seconds of decoding and augmenting; waits for a CPU, a lock or a disk are not in them."""
     fetch_cpu: Seconds = 0.0
     """CPU seconds of fetching."""
+    reading: Seconds = 0.0
+    """Seconds of single reads, of which several may run at once."""
 
 
 class OrderDone(msgspec.Struct, tag="done", array_like=True):

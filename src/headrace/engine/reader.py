@@ -30,8 +30,8 @@ class Reader:
         if rows:
             self._prepare_time += 0.3 * (seconds / rows - self._prepare_time)
 
-    def read(self, indices: NDArray[np.int64]) -> Sequence[bytes | BaseException]:
-        """The bytes of each sample, or why there are none."""
+    def read(self, indices: NDArray[np.int64]) -> tuple[Sequence[bytes | BaseException], float]:
+        """The bytes of each sample, or why there are none; and the seconds that one of them took."""
         count = len(indices)
         begun = time.perf_counter()
         width = min(_WIDEST, count, math.ceil(1.5 * self._read_time / max(self._prepare_time, 1e-6)))
@@ -45,7 +45,7 @@ class Reader:
             blobs = [blob for part in self._pool.map(self._part, parts) for blob in part]
         each = (time.perf_counter() - begun) * width / count
         self._read_time += 0.3 * (each - self._read_time)
-        return blobs
+        return blobs, each
 
     def _part(self, indices: NDArray[np.int64]) -> list[bytes | BaseException]:
         """What the source gives. One that raises is asked again for each sample, to find the one at fault."""

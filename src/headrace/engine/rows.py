@@ -119,7 +119,9 @@ class RowStages:
         missing = np.flatnonzero((forms == _IS_NONE) & needed)
         spent = Spent()
         if len(missing):
-            for row, blob in zip(missing.tolist(), self._reader.read(indices[missing]), strict=True):
+            blobs, each = self._reader.read(indices[missing])
+            spent.reading = each * len(missing)
+            for row, blob in zip(missing.tolist(), blobs, strict=True):
                 if isinstance(blob, BaseException):
                     faults[row] = Fault.of(blob)
                 else:

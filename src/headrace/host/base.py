@@ -50,6 +50,7 @@ class Totals:
         total.prepared += spent.prepared
         total.cpu += spent.cpu
         total.fetch_cpu += spent.fetch_cpu
+        total.reading += spent.reading
         if spent.gil_held >= 0:
             self.gil_held = spent.gil_held
 

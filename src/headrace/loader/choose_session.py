@@ -11,6 +11,7 @@ from headrace.loader.dataset_sessions import (
     IterableSession,
     ObjectSession,
 )
+from headrace.loader.learning import first_here
 from headrace.loader.objects import ObjectTask
 from headrace.loader.pinning import wants_pinning
 from headrace.loader.recipe_session import RecipeSession
@@ -79,6 +80,7 @@ def _recipe_session(
         worker_init_fn=loader.worker_init_fn,
         base_seed=seed,
         sharing=sharing,
+        learns=first_here(options.rank),
         **common,
     )
 

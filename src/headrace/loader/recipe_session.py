@@ -28,6 +28,7 @@ from headrace.engine.task import RecipeTask
 from headrace.engine.worker import RemoteError
 from headrace.host.embedded import ProcessHost
 from headrace.loader.codec import SlotMemory, encode
+from headrace.loader.learning import Learning
 from headrace.loader.objects import begin_worker
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
 from headrace.loader.sharing import Sharing
@@ -64,10 +65,11 @@ class RecipeSession(Hosted):
         worker_init_fn: Callable[[int], None] | None,
         base_seed: int,
         sharing: Sharing | None = None,
+        learns: bool = True,
     ) -> None:
         """``plans``: the cache is split anew when measurements suggest it. ``own_number``: the user chose
         ``num_workers``. ``batch_size=None``: samples one by one. ``sharing``:
-        draws and cache come from the shared host."""
+        draws and cache come from the shared host. ``learns``: what it finds out is kept for the next start."""
         self._recipe = recipe
         self._batched = batch_size is not None
         self._own = num_workers if own_number else None
@@ -140,9 +142,13 @@ class RecipeSession(Hosted):
         self._hands, self._most_ahead = hands, max(4, 2 * num_workers)
         self._taken = 0
         self._mark = (0.0, 0.0, 0.0)
+        self._learning = Learning(
+            recipe, self.host, keeps=learns, cached=caches_decoded, inline=num_workers == 0
+        )
         self._splitter = None
         if plans and parts.cache is not None:
-            self._splitter = Splitter(self.host, parts.directory, len(recipe.source))
+            before = functools.partial(self._learning.terms, staff=self._staff)
+            self._splitter = Splitter(self.host, parts.directory, len(recipe.source), before)
         if self._tunes:
             self.host.spare = 1
         self._unknown: int | None = None
@@ -167,7 +173,18 @@ class RecipeSession(Hosted):
         """See ``Session``."""
         if self._layout is None and not self._collated:
             self._unknown = draws.seed
+        self._learning.pause()
         super().begin(draws, following)
+
+    def follow(self, draws: Draws) -> None:
+        """See ``Hosted``."""
+        self._learning.pause()
+        super().follow(draws)
+
+    def close(self) -> None:
+        """See ``Session``."""
+        self._learning.close(self._staff, self._layout)
+        super().close()
 
     def _discover(self, seed: int, timeout: float | None) -> None:
         """Find out how samples look where only user code can say."""
@@ -193,6 +210,7 @@ class RecipeSession(Hosted):
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
         """See ``Session``."""
+        self._learning.asked()
         if self._unknown is not None:
             self._discover(self._unknown, timeout)
             self._unknown = None
@@ -207,7 +225,9 @@ class RecipeSession(Hosted):
             self._tune()
         if self._splitter is not None:
             self._splitter.look(self._staff, self._layout)
-        return batch.drawn, self._pinned(self._value(batch))
+        value = self._pinned(self._value(batch))
+        self._learning.given(len(batch.drawn.indices), self._staff, self._layout)
+        return batch.drawn, value
 
     def _tune(self) -> None:
         """Every few batches: keep more of them ahead, or fewer, by who had to wait."""

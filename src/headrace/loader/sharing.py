@@ -55,7 +55,7 @@ class Sharing:
         body = Body.of(layout, targets=recipe.source.targets is not None).nbytes if layout is not None else 0
         self.client.open(
             Join(
-                name=_name(),
+                name=job_name(),
                 group=self._group(),
                 rank=0 if self._explicit else options.rank,
                 world_size=1 if self._explicit else options.world_size,
@@ -99,7 +99,8 @@ def _open_store(path: str, token: str, *_: Any) -> SharedStore:
     return SharedStore(path, token)
 
 
-def _name() -> str:
+def job_name() -> str:
+    """What a job is called: the same at its next start."""
     argv: Sequence[str] = getattr(sys, "argv", [])
     return (os.path.basename(argv[0]) if argv and argv[0] else "python")[:512]
 

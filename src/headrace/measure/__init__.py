@@ -8,12 +8,14 @@ from headrace.measure.keep import forget_profile, learn, load_profile, save_prof
 from headrace.measure.limits import Limit, find_limits
 from headrace.measure.machine import Machine
 from headrace.measure.profile import Profile
+from headrace.measure.seen import Seen
 from headrace.measure.take import take_profile
 
 __all__ = [
     "Limit",
     "Machine",
     "Profile",
+    "Seen",
     "find_limits",
     "forget_profile",
     "learn",

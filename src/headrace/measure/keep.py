@@ -24,6 +24,7 @@ from headrace.core.forms import Form
 from headrace.measure.cpu import CPU
 from headrace.measure.machine import Machine
 from headrace.measure.profile import VERSION, Profile
+from headrace.measure.seen import Seen
 from headrace.measure.sizes import Sizes
 from headrace.measure.storage import Storage
 from headrace.recipes.recipe import Recipe
@@ -70,7 +71,8 @@ def save_profile(profile: Profile) -> Path:
         before = _load(profile.fingerprint, profile.machine)
         if before is not None:
             consumption = {**before.consumption, **profile.consumption}
-            profile = msgspec.structs.replace(profile, consumption=consumption)
+            seen = profile.seen or before.seen
+            profile = msgspec.structs.replace(profile, consumption=consumption, seen=seen)
         _write(path, profile)
     return path
 
@@ -83,18 +85,20 @@ def learn(
     sizes: Sizes | None = None,
     storage: Storage | None = None,
     cpu: CPU | None = None,
+    seen: Seen | None = None,
 ) -> bool:
     """Keep what a job found out while it ran, beside what is known already. Whether that worked; never an error.
 
     ``consumption``: samples per second that the job takes if it need not wait. ``job``: a name that the same job
-    has at its next start. Other parts take the place of what was measured before; None leaves it.
+    has at its next start. ``seen``: what its loader saw, which is kept beside what was measured. Other parts take the
+    place of what was measured before; None leaves it.
     """
     fingerprint, machine = fingerprint_of(recipe), Machine.here()
     measured = {"sizes": sizes, "storage": storage, "cpu": cpu}
     changes: dict[str, Any] = {name: part for name, part in measured.items() if part is not None}
     if consumption is not None and not 0 < consumption < math.inf:
         consumption = None
-    if fingerprint is None or not (changes or consumption):
+    if fingerprint is None or not (changes or consumption or seen):
         return False
     path = _path(fingerprint, machine)
     try:
@@ -102,17 +106,27 @@ def learn(
         with _alone(path):
             profile = _load(fingerprint, machine)
             if profile is None:
-                samples = len(recipe.source)
-                profile = Profile(fingerprint, machine, label_of(recipe), samples, time.time())
+                samples, taken = len(recipe.source), time.time() if seen is None else seen.at
+                profile = Profile(fingerprint, machine, label_of(recipe), samples, taken)
             if changes:
                 changes["taken"] = time.time()
             if consumption is not None:
                 others = [(name, rate) for name, rate in profile.consumption.items() if name != job]
                 changes["consumption"] = dict([*others, (job, consumption)][-_JOBS:])
+            if seen is not None:
+                changes["seen"] = seen.after(_still_good(profile))
             _write(path, msgspec.structs.replace(profile, **changes))
     except OSError:
         return False
     return True
+
+
+def _still_good(profile: Profile) -> Seen | None:
+    """What was seen before, unless all was measured since: what is older must not come back as new."""
+    seen = profile.seen
+    if seen is None or seen.at >= profile.taken:
+        return seen
+    return Seen(seen.at, storage=seen.storage)  # that has a date of its own
 
 
 def forget_profile(recipe: Recipe) -> bool:

@@ -8,7 +8,7 @@ import math
 import msgspec
 import numpy as np
 
-from headrace.measure.profile import Profile
+from headrace.measure.profile import NEVER, Profile
 from headrace.planning.bottleneck import demands
 from headrace.planning.terms import Terms
 
@@ -27,16 +27,14 @@ class Limit(msgspec.Struct, frozen=True):
 def find_limits(profile: Profile) -> list[Limit]:
     """The limit for each place that samples may come from, as far as that is known."""
     plain = profile.terms(cache=0.0)
-    sizes = profile.sizes
-    if plain is None or sizes is None:
+    if plain is None:
         return []
     found = []
-    if math.isfinite(plain.storage):
-        found.append(_limit("cold", plain))
+    if profile.cold is not None:
+        found.append(_limit("cold", dataclasses.replace(plain, storage=profile.cold)))
     found.append(_limit("memory", dataclasses.replace(plain, storage=math.inf)))
-    if sizes.decoded is not None:
-        cached = profile.terms(cache=2.0 * sizes.decoded.mean * profile.samples)
-        assert cached is not None
+    cached = profile.terms(cache=2.0 * plain.decoded * profile.samples) if plain.decoded < NEVER else None
+    if cached is not None:
         found.append(_limit("decoded", cached))
     return found
 

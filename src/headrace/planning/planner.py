@@ -1,89 +1,38 @@
-"""The planner of one job's cache: what was measured so far, and the split that follows from it."""
+"""The planner of a cache: what was measured so far, and the split that follows from it."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 
+from headrace.planning.measured import Means, Measured
 from headrace.planning.search import Plan, Split, reconsider
+from headrace.planning.supply import Supply
 from headrace.planning.terms import Terms
 
 _ENOUGH = 64
 """Samples that have to be seen of a stage before its cost is believed."""
-_STARVED = 0.1
-"""Hands that wait for bytes for more than this part of their time have all that storage gives."""
-_HOPE = 1.02
-"""By so much more storage may give at each look after it was last seen to give all it can."""
 _FORGET = 0.5
 """What the sums so far count when new ones are added: what was measured a few looks ago hardly matters."""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Sums over a time. Seconds of stages are summed over all hands."""
-
-    seconds: float = 0.0
-    """That passed."""
-    delivered: int = 0
-    waited: float = 0.0
-    """Seconds for which the loop waited for a batch."""
-    loop_cpu: float = 0.0
-    """CPU seconds of the loop's own process."""
-    fetched: int = 0
-    fetched_bytes: int = 0
-    fetch: float = 0.0
-    fetch_cpu: float = 0.0
-    starved: float = 0.0
-    """Seconds for which hands that prepare waited for bytes."""
-    decoded: int = 0
-    decode: float = 0.0
-    prepared: int = 0
-    """Samples that were augmented, from whatever form."""
-    augment: float = 0.0
-    cpu: float = 0.0
-    """CPU seconds of decoding and augmenting."""
-
-    def __sub__(self, other: Measured) -> Measured:
-        return Measured(
-            *(getattr(self, field.name) - getattr(other, field.name) for field in fields(Measured))
-        )
-
-    def faded(self, by: float, plus: Measured) -> Measured:
-        """These sums, faded, and new ones."""
-        return Measured(
-            *(by * getattr(self, field.name) + getattr(plus, field.name) for field in fields(Measured))
-        )
-
-
-@dataclass(frozen=True)
-class Means:
-    """What there is to work with."""
-
-    cpus: float
-    hands: int
-    """Threads that prepare."""
-    fetchers: int
-    """Threads that fetch."""
 
 
 class Planner:
     """Decides how a cache is split. Told what was measured, it answers with a plan.
 
-    ``known``: what is certain from the start: samples, cache, sizes as far as they are. ``joint``: decoded and
-    augmented samples have what encoded ones leave in common.
+    ``known``: what is certain from the start: samples, cache, sizes as far as they are. ``before``: what was found
+    out by those who ran before, all of it. The first plan follows from that; what is measured takes its place.
+    ``joint``: decoded and augmented samples have what encoded ones leave in common.
     """
 
-    def __init__(self, known: Terms, split: Split, *, joint: bool = False) -> None:
-        self.terms: Terms | None = None
+    def __init__(
+        self, known: Terms, split: Split, before: Terms | None = None, *, joint: bool = False
+    ) -> None:
+        self.terms = before
         """What the last plan rests on."""
-        self.plan = Plan(split, 0.0)
-        self._known, self._joint = known, joint
+        self.plan = Plan(split, 0.0) if before is None else reconsider(split, before, joint=joint)
+        self._joint = joint
+        self._known = known if before is None else before
         self._sums = Measured()
-        self._storage = known.storage
-        self._fetching = Measured()
-        """Sums over looks at which little was fetched."""
-        self._all = math.inf
-        """Bytes per second when preparing last waited for them."""
+        self._supply = Supply(self._known.storage)
 
     def look(
         self,
@@ -96,12 +45,12 @@ class Planner:
     ) -> Plan | None:
         """Take in what was measured since the last look; a plan if it differs from the one before.
 
-        ``decoded`` and ``augmented``: mean bytes of those forms, where they are known. ``changes``: terms that are
-        not what they were: samples, cache, jobs, window.
+        ``decoded`` and ``augmented``: mean bytes of those forms, of samples that were seen in them. ``changes``:
+        terms that are not what they were: samples, cache, jobs, window.
         """
-        # (where little comes in a second, it is not forgotten before it is enough)
-        self._sums = self._sums.faded(_FORGET if self._sums.prepared >= 2 * _ENOUGH else 1.0, measured)
-        self._note_storage(measured, means)
+        # (a slow job's looks say little each, and would never say enough)
+        self._sums = self._sums.faded(_FORGET if self._enough() else 1.0, measured)
+        self._supply.note(measured, means)
         terms = self._estimate(means, decoded, augmented)
         if terms is None:
             return None
@@ -109,16 +58,22 @@ class Planner:
         before, self.plan = self.plan, reconsider(self.plan.split, terms, joint=self._joint)
         return self.plan if self.plan.split != before.split else None
 
+    def _enough(self) -> bool:
+        """Whether the sums say something: of every stage, as long as nothing is known of it."""
+        sums = self._sums
+        seen = min(sums.prepared, sums.delivered)
+        if self.terms is None:
+            seen = min(seen, sums.decoded, sums.fetched)
+        return seen >= _ENOUGH
+
     def _estimate(self, means: Means, decoded: float, augmented: float) -> Terms | None:
         """The model's terms, or None while too little is known."""
-        sums, known = self._sums, self._known
+        sums, known, apart = self._sums, self._known, decoded > 0
         decoded, augmented = decoded or known.decoded, augmented or known.augmented
-        if not decoded or not augmented or sums.prepared < _ENOUGH or sums.delivered < _ENOUGH:
+        if not decoded or not augmented or not self._enough():
             return None
         if self.terms is not None:
             known = self.terms
-        elif sums.decoded < _ENOUGH or sums.fetched < _ENOUGH:
-            return None
         # While some are decoded and others come decoded, what a stage costs is found stage by stage.
         wall = sums.decode + sums.augment
         cpu_per_wall = min(1.0, sums.cpu / wall) if wall else 1.0
@@ -129,7 +84,8 @@ class Planner:
             """Samples per second, where one takes so long: limited by the hands, and by the CPUs."""
             return min(means.hands / seconds, cpus / max(seconds * cpu_per_wall, 1e-9))
 
-        augment = rate(max(augment_wall, 1e-9))
+        # While none were kept decoded, both stages may be one, all of which counts as decoding.
+        augment = rate(max(augment_wall, 1e-9)) if apart else known.augment
         prepare = known.prepare
         if sums.decoded >= _ENOUGH:
             prepare = rate(max(augment_wall + sums.decode / sums.decoded, 1e-9))
@@ -145,26 +101,7 @@ class Planner:
             augmented=augmented,
             prepare=min(prepare, augment),
             augment=augment,
-            storage=self._storage,
+            storage=self._supply.rate,
             fetch=fetch,
             ingest=sums.delivered / busy,
         )
-
-    def _note_storage(self, measured: Measured, means: Means) -> None:
-        """Find out how many bytes per second storage gives.
-
-        Where preparing waits for bytes, they come as fast as they can. Where it does not, that much is certain, and
-        what it would be if fetching never paused is a guess, which may go beyond what was once seen to be all.
-        """
-        self._fetching = self._fetching.faded(1.0, measured) if measured.fetched else Measured()
-        if self._fetching.fetched < _ENOUGH:
-            return
-        measured, self._fetching = self._fetching, Measured()
-        seen = max(measured.fetched_bytes, 1) / measured.seconds  # (samples may be empty)
-        if measured.starved > _STARVED * measured.seconds * means.hands:
-            self._all = seen if math.isinf(self._all) else (1 - _FORGET) * seen + _FORGET * self._all
-            self._storage = self._all
-        else:
-            self._all *= _HOPE
-            guess = means.fetchers * measured.fetched_bytes / max(measured.fetch, 1e-9)
-            self._storage = max(seen, min(self._all, guess))

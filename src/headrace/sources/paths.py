@@ -71,5 +71,18 @@ class PathTable:
         sha.update(lengths.tobytes())
         step = 65536
         for start in range(0, len(self), step):
-            sha.update(b"".join(self.many(np.arange(start, min(start + step, len(self))))))
+            sha.update(self._joined(start, min(start + step, len(self))).data)
         return sha.hexdigest()
+
+    def _joined(self, start: int, stop: int) -> NDArray[np.uint8]:
+        """The full paths of a range, one after the other. As single strings, a million of them take half a second."""
+        prefix = np.frombuffer(self._prefix, np.uint8)
+        offsets = self._offsets[start : stop + 1]
+        begins = offsets[:-1] - offsets[0] + np.arange(stop - start) * len(prefix)
+        out = np.empty(int(offsets[-1] - offsets[0]) + (stop - start) * len(prefix), np.uint8)
+        own = np.ones(len(out), np.bool_)
+        places = (begins[:, None] + np.arange(len(prefix))).ravel()
+        own[places] = False
+        out[places] = np.tile(prefix, stop - start)
+        out[own] = np.frombuffer(self._blob, np.uint8)[offsets[0] : offsets[-1]]
+        return out

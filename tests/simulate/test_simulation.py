@@ -179,6 +179,21 @@ def test_a_job_alone_keeps_what_fits_into_its_own_cache() -> None:
     assert simulation.result().hit_rate == pytest.approx(0.5, abs=0.02)
 
 
+@pytest.mark.parametrize("loader", ["alone", "shared"])
+def test_caches_are_split_by_what_is_measured(loader: str) -> None:
+    """On slow storage a cache that holds a fifth of the samples decoded would hold all of them encoded."""
+    sets = ["data.samples=1500", "nodes.cache=20%", "storage.rate=24MB", "jobs.count=1", "jobs.epochs=6"]
+    if loader == "alone":
+        sets += ["jobs.loader=alone", "jobs.sampling=uniform", "jobs.cache=20%"]
+    planned = simulate(load_scenario("sharing", sets)).images_s
+    fixed = {
+        split: simulate(load_scenario("sharing", [*sets, f"jobs.split={split}"])).images_s
+        for split in ("[1, 0, 0]", "[0, 1, 0]")
+    }
+    assert planned > 1.5 * fixed["[0, 1, 0]"]
+    assert planned > 0.9 * max(fixed.values())
+
+
 def test_a_job_starts_when_the_one_before_is_far_enough() -> None:
     simulation = made(
         [{"count": 3, "epochs": 3, "step": 0.05, "after": 0.5, "batch": 10}], measure={"until": "first"}

@@ -16,12 +16,13 @@ from headrace.coordinate.coordinator import Batch, Coordinator, Draws, Slot
 from headrace.coordinate.messages import Order, OrderDone, Spent
 from headrace.coordinate.protocol import Ask, Begin, Finished, Join, Reply
 from headrace.core.forms import Form
-from headrace.planning import ahead_at_first, deepen, rows_per_order, split_budget, staff
+from headrace.planning import Means, ahead_at_first, deepen, rows_per_order, split_budget, staff
 from headrace.sampling import Geometry
 from headrace.simulate.catalogues import HostCatalogue, OwnCatalogue
 from headrace.simulate.draws import HostDraws, Line, Orders, OwnDraws
 from headrace.simulate.node import Node
 from headrace.simulate.scenario import Job
+from headrace.simulate.splitting import Splitting
 from headrace.simulate.tally import Tally
 from headrace.simulate.work import Ids, Sizes, fill_of, work_of
 from headrace.simulate.workers import Crew, Task, Worker
@@ -82,12 +83,16 @@ class Rank:
         node.commons.division.workers += people.processes
         self.crew = Crew(self, node, people.processes, threads, pipelined=not plain)
         self._catalogue: HostCatalogue | OwnCatalogue
+        self._splitting: Splitting | None = None
         if self._shared:
             self._catalogue = HostCatalogue(self.tally)
         else:
             budgets = split_budget(0 if plain else cache, job.split)
             budgets[Form.AUGMENTED] = 0
             self._catalogue = OwnCatalogue(self._samples, budgets, self.tally, sizes, self._low)
+            if job.split is None and any(budgets.values()):
+                means = Means(node.cpus, self.hands, people.processes)
+                self._splitting = Splitting(self._catalogue, means, sizes.mean(Form.AUGMENTED))
         self.coordinator = Coordinator(self._catalogue, rows_per_order=rows)
         self.line = Line(self._send)
         self.session = -1
@@ -156,6 +161,8 @@ class Rank:
         self.tally.waited += now - self._began
         if self._tunes:
             self._tune(now)
+        if self._splitting is not None:
+            self._splitting.look(now, self.tally.waited)
         if batch.drawn.last:
             self._feed()
         self.node.processors.add_urgent(self.node.costs.batch, self._train, batch)
@@ -258,6 +265,8 @@ class Rank:
         published, wanted = b"", (0, 0, 0)
         if isinstance(self._catalogue, OwnCatalogue):
             published, wanted = self._catalogue.publish_all(order)
+            if self._splitting is not None:
+                self._splitting.add(self._spent(task, idle))
         else:
             self._report(order, self._spent(task, idle))
         if not order.fill:

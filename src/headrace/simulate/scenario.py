@@ -211,24 +211,22 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         if self.rate(self.storage.rate, "storage.rate") <= 0:
             _refuse("storage.rate", 'it must be more than 0; write bytes per second, e.g. "2GB"')
         for place, group in enumerate(self.nodes):
-            self.cache_of(group)
+            self.cache_of(group, f"nodes[{place}].cache")
             parse_size(group.page_cache, total=0, option=f"nodes[{place}].page_cache")
             if self.rate(group.network, f"nodes[{place}].network") <= 0:
                 _refuse(
                     f"nodes[{place}].network", 'it must be more than 0; write bytes per second, e.g. "10GB"'
                 )
         for place, job in enumerate(self.jobs):
-            parse_size(job.cache, total=0, option=f"jobs[{place}].cache")
+            self.cache_of(job, f"jobs[{place}].cache")
 
     def bytes_of(self, form: str) -> int:
         """Mean bytes of a sample in a form."""
         return parse_size(getattr(self.data, form), total=0, option=f"data.{form}")
 
-    def cache_of(self, group: Nodes) -> int:
-        """Bytes of a machine's shared cache."""
-        return parse_size(
-            group.cache, total=self.data.samples * self.bytes_of("decoded"), option="nodes.cache"
-        )
+    def cache_of(self, whose: Nodes | Job, option: str = "cache") -> int:
+        """Bytes of a machine's shared cache, or of a job's own."""
+        return parse_size(whose.cache, total=self.data.samples * self.bytes_of("decoded"), option=option)
 
     @staticmethod
     def rate(value: Size, option: str) -> float:

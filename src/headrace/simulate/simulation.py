@@ -46,7 +46,7 @@ class TrainingRun:
                 orders,
                 simulation.sizes,
                 stretch=(low, high),
-                cache=parse_size(job.cache, total=0),
+                cache=scenario.cache_of(job),
                 rank=place * job.ranks + local,
                 world_size=world_size,
                 seed=rnd.key(scenario.seed, number, machine, local),

@@ -57,7 +57,7 @@ def test_the_cluster_is_as_large_as_promised() -> None:
         (GOOD, ("jobs.split=[0.0, 0.0, 0.0]",), "not all zero"),
         (GOOD, ("jobs.drop_last=true", "jobs.batch=500"), "no whole batch"),
         (GOOD, ("data.mix=[[0.5, 1.0]]",), "data.mix: the shares are 0.5 together; write 1 in all"),
-        (GOOD, ("nodes.cache=lots",), "nodes.cache='lots' is not a size; write bytes, '8GiB'"),
+        (GOOD, ("nodes.cache=lots",), "nodes[0].cache='lots' is not a size; write bytes, '8GiB'"),
         (
             GOOD,
             ("storage.rate=0",),

@@ -63,7 +63,8 @@ def summary(found: Found) -> str:
     kinds = [row.agrees for rows in found.values() for row in rows]
     return (
         f"{kinds.count('yes')} agree, {kinds.count('no')} do not, "
-        f"{kinds.count('later')} come with later capabilities, {kinds.count('absent')} were not measured"
+        f"{kinds.count('later')} come with later capabilities, {kinds.count('absent')} were not measured, "
+        f"{kinds.count('beside')} have nothing to agree with"
     )
 
 

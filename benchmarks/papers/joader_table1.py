@@ -8,7 +8,7 @@ from benchmarks.papers.bar import Bar
 from benchmarks.papers.experiment import Experiment
 from benchmarks.papers.joader_server import BATCH, GPU_RATE, epoch_minutes, simulate_jobs
 from benchmarks.papers.results import ratio_of, read_result
-from benchmarks.papers.rows import Row, absent, at_least, near
+from benchmarks.papers.rows import Row, absent, at_least, beside, near
 
 JOADER = {1: 32.70, 2: 32.49, 3: 33.72, 4: 36.32, 5: 37.44, 6: 37.55}
 BASELINE = {1: 31.74, 2: 35.01, 3: 40.04, 4: 52.11, 5: 57.67, 6: 67.85}
@@ -33,10 +33,12 @@ def run(quick: bool, progress: Bar) -> Iterator[Row]:
     for jobs in numbers:
         progress.step(0, 1, f"{jobs} jobs of the baseline")
         base[jobs] = minutes(jobs, samples, joader=False)
-        note = "this number set the machine" if jobs in FITTED else ""
-        yield near(
-            f"baseline, jobs: {jobs}", BASELINE[jobs], base[jobs], WITHIN, "simulated", "min", note=note
-        )
+        quantity = f"baseline, jobs: {jobs}"
+        if jobs in FITTED:
+            note = "this number set the machine"
+            yield beside(quantity, BASELINE[jobs], base[jobs], "simulated", "min", note=note)
+        else:
+            yield near(quantity, BASELINE[jobs], base[jobs], WITHIN, "simulated", "min")
     for place, jobs in enumerate(numbers):
         progress.step(place, len(numbers), f"{jobs} jobs with Joader's rules")
         found = minutes(jobs, samples, joader=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 from benchmarks.papers.bar import Bar
 from benchmarks.papers.experiment import Experiment
-from benchmarks.papers.rows import Row, at_least, claim, later, near
+from benchmarks.papers.rows import Row, at_least, beside, later, near
 from benchmarks.papers.traces import belady, epochs_of, keep_first, least_recent
 
 from headrace.simulate import read_scenario, simulate
@@ -74,21 +74,15 @@ def run(quick: bool, progress: Bar) -> Iterator[Row]:
         "computed", "%", note="the paper's is PyTorch's",
     )  # fmt: skip
     found = keep_first(order, room, after)
-    yield claim(
-        "nothing ever goes",
-        NO_FIGURE,
-        found,
-        found >= 0.98 * best,
-        f"98 % of Belady's {best:.1%}",
-        "computed",
-        "%",
+    yield beside(
+        "nothing ever goes", None, found, "computed", "%", NO_FIGURE, f"{found / best:.1%} of Belady's"
     )
     progress.step(1, 3, "one job in the simulator")
     for eviction in ("none", "auto"):
         found = simulated_hits(2_000 if quick else 8_000, eviction)
-        yield claim(
-            f"headrace, uniform order, eviction {eviction}", NO_FIGURE, found, found >= 0.95 * best,
-            f"95 % of Belady's {best:.1%}", "simulated", "%",
+        yield beside(
+            f"headrace, uniform order, eviction {eviction}", None, found, "simulated", "%", NO_FIGURE,
+            f"{found / best:.1%} of Belady's",
         )  # fmt: skip
     progress.step(2, 3, "reuse distances")
     yield near(

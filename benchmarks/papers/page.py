@@ -38,9 +38,10 @@ def count_line(result: dict[str, Any]) -> str:
     kinds = [row["agrees"] for item in result["experiments"].values() for row in item["rows"]]
     machine = result["machine"]
     return (
-        f"{len(kinds)} rows: {kinds.count('yes')} agree, {kinds.count('no')} do not, {kinds.count('later')} come "
-        f"with later capabilities, {kinds.count('absent')} were not measured. Last run {result['when'][:10]} on "
-        f"{machine['cpus']} CPUs ({machine['cpu']})."
+        f"{len(kinds)} rows: {kinds.count('yes')} agree, {kinds.count('no')} do not,\n"
+        f"{kinds.count('later')} come with later capabilities, {kinds.count('absent')} were not measured, "
+        f"{kinds.count('beside')} have nothing to agree with.\n"
+        f"Last run {result['when'][:10]} on {machine['cpus']} CPUs ({machine['cpu']})."
     )
 
 

@@ -8,8 +8,8 @@ from typing import Literal
 from benchmarks.common.report import Target
 
 How = Literal["simulated", "measured", "computed", ""]
-Status = Literal["yes", "no", "later", "absent"]
-SHOWN: dict[Status, str] = {"yes": "yes", "no": "NO", "later": "later", "absent": "absent"}
+Status = Literal["yes", "no", "beside", "later", "absent"]
+SHOWN: dict[Status, str] = {"yes": "yes", "no": "NO", "beside": "-", "later": "later", "absent": "absent"}
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,13 @@ def claim(
     return Row(quantity, None, ours, how, compared, "yes" if holds else "no", unit, words, note)
 
 
+def beside(
+    quantity: str, paper: float | None, ours: float, how: How, unit: str = "", words: str = "", note: str = ""
+) -> Row:
+    """There is nothing to agree with: the paper has no such figure, or it was what set the simulation."""
+    return Row(quantity, paper, ours, how, "", "beside", unit, words, note)
+
+
 def later(
     quantity: str, paper: float | None, capability: str, unit: str = "", words: str = "", note: str = ""
 ) -> Row:
@@ -100,8 +107,8 @@ def show_paper(row: Row) -> str:
 
 
 def row_target(name: str, row: Row) -> Target | None:
-    """The row as a target of the benchmark; what needs a later capability is none yet."""
-    if row.agrees == "later":
+    """The row as a target of the benchmark; what was not compared is none, but for what should have been."""
+    if row.agrees in ("beside", "later"):
         return None
     if row.agrees == "absent":
         return Target(name, None, show_paper(row), False, note=row.note)

@@ -18,6 +18,7 @@ from benchmarks.papers.rows import (
     absent,
     at_least,
     at_most,
+    beside,
     claim,
     later,
     near,
@@ -85,6 +86,7 @@ def test_targets_say_what_was_wanted() -> None:
 def test_what_comes_later_is_no_target_and_what_is_absent_is_not_met() -> None:
     row = later("q", 0.6, "peer caches", "%")
     assert row_target("name", row) is None and row.ours is None
+    assert row_target("name", beside("q", 3, 3, "simulated")) is None
     assert row.note == "comes with: peer caches" and show_paper(row) == "60.0 %"
     missing = row_target("name", absent("q", 0.9, "make bench-model"))
     assert missing is not None and missing.value is None and not missing.met

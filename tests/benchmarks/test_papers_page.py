@@ -14,7 +14,7 @@ from benchmarks.common import report
 from benchmarks.papers import page
 from benchmarks.papers.registry import EXPERIMENTS
 from benchmarks.papers.results import read_result
-from benchmarks.papers.rows import Row, at_least, later
+from benchmarks.papers.rows import Row, at_least, beside, later
 
 ROOT = Path(__file__).parents[2]
 
@@ -32,12 +32,20 @@ TEXT = "before\n<!-- papers:count -->\nold\n<!-- /papers -->\n<!-- papers:one --
 
 
 def test_tables_take_the_place_of_what_was_there() -> None:
-    found = result(at_least("hits", 0.54, 0.5, "simulated", "%", note="a | b"), later("x", None, "peers"))
+    found = result(
+        at_least("hits", 0.54, 0.5, "simulated", "%", note="a | b"),
+        later("x", None, "peers"),
+        beside("y", 3, 4, "simulated", "min", note="set it"),
+    )
     text = page.fill(TEXT, found)
     assert "old" not in text and text.startswith("before\n") and text.endswith("after\n")
     assert "| hits | 54.0 % | 50.0 % | simulated | at least | NO | a / b |" in text
     assert "| x | - | - |  |  | later | comes with: peers |" in text
-    assert "2 rows: 0 agree, 1 do not, 1 come with later capabilities, 0 were not measured" in text
+    assert (
+        "3 rows: 0 agree, 1 do not,\n1 come with later capabilities, 0 were not measured, 1 have nothing"
+        in text
+    )
+    assert "| y | 3 min | 4 min | simulated |  | - | set it |" in text
     assert page.fill(text, found) == text
 
 
@@ -59,7 +67,7 @@ def test_the_results_are_in_the_format_of_the_others() -> None:
     committed = read_result("papers")
     assert committed is not None
     rows = [row for item in committed["experiments"].values() for row in item["rows"]]
-    assert len(committed["targets"]) == sum(row["agrees"] != "later" for row in rows)
+    assert len(committed["targets"]) == sum(row["agrees"] not in ("later", "beside") for row in rows)
     for target in committed["targets"]:
         assert target["name"] and target["target"] and isinstance(target["met"], bool)
     assert sum(target["met"] for target in committed["targets"]) == sum(
@@ -75,6 +83,11 @@ def test_no_figure_of_a_paper_stands_without_its_comparison() -> None:
             assert row["paper"] is not None or row["words"], (name, row["quantity"])
             if row["agrees"] in ("yes", "no"):
                 assert row["ours"] is not None and row["compared"] and row["how"], (name, row["quantity"])
+            elif row["agrees"] == "beside":
+                assert row["ours"] is not None and row["note"] and not row["compared"], (
+                    name,
+                    row["quantity"],
+                )
             else:
                 assert row["ours"] is None and row["note"], (name, row["quantity"])
 

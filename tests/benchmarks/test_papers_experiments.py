@@ -6,6 +6,8 @@ import itertools
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -169,9 +171,26 @@ def test_the_split_follows_what_limits_the_machine() -> None:
 # -- Lobster -----------------------------------------------------------------------------------------------------
 
 
-def test_imbalance_counts_every_step_and_headrace_has_less() -> None:
-    plain = lobster_imbalance.imbalanced(1, "plain", 60)
-    assert 0 <= lobster_imbalance.imbalanced(1, "alone", 60) <= plain <= 1
+def test_a_steps_spread_is_from_the_first_batch_to_the_last() -> None:
+    class Training:
+        ranks = (SimpleNamespace(stood=2.0), SimpleNamespace(stood=2.5), SimpleNamespace(stood=1.0))
+        worked_on: ClassVar[list[object]] = []
+
+        def worked(self, rank: object, batch: object) -> None:
+            self.worked_on.append(rank)
+
+    training: Any = Training()
+    spread = lobster_imbalance.Spread(training)
+    for _ in range(2):
+        for rank in training.ranks:
+            training.worked(rank, None)
+    assert spread.spreads == [1.5, 1.5]
+    assert training.worked_on == [*training.ranks] * 2
+
+
+def test_headrace_has_less_imbalance_than_a_plain_loader() -> None:
+    plain = lobster_imbalance.imbalanced(1, "plain", 150)
+    assert lobster_imbalance.imbalanced(1, "alone", 150) < plain < 1
 
 
 def test_what_lobster_needs_is_said() -> None:

@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEBIAN := gcc libc6-dev libjpeg62-turbo-dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test check bench-single bench-sharing bench-model bench-simulate soak clean system help
+.PHONY: demo test check bench-single bench-sharing bench-model bench-simulate papers soak clean system help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -45,6 +45,9 @@ bench-model:  ## what the planner's models expect of a split, against real runs 
 
 bench-simulate: $(VENV)/.installed  ## the simulator against what bench-sharing measured, and its largest scenario (QUICK=1)
 	PYTHONPATH=. $(BIN)/python -m benchmarks.simulate.bench $(if $(QUICK),--quick)
+
+papers: $(VENV)/.installed  ## the papers' tables and figures, theirs beside ours (QUICK=1 for two minutes)
+	PYTHONPATH=. $(BIN)/python -m benchmarks.papers.bench $(if $(QUICK),--quick)
 
 soak: $(VENV)/.installed  ## kill hosts, workers and jobs that share at random, 200 times and more (SOAK=34)
 	HEADRACE_SOAK=$(or $(SOAK),34) $(BIN)/python -m pytest tests/faults/test_sharing.py -k at_random -q

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import pickle
@@ -254,6 +255,13 @@ def test_path_tables_give_back_every_path(parts: list[str]) -> None:
 def test_path_tables_are_compact() -> None:
     paths = [f"/datasets/imagenet/train/n{c:08}/n{c:08}_{n}.JPEG" for c in range(50) for n in range(200)]
     assert PathTable.of(paths).nbytes / len(paths) < 40
+
+
+@given(st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=20))
+def test_digests_are_of_lengths_and_whole_paths(names: list[bytes]) -> None:
+    whole = [b"/d/" + name for name in names]
+    lengths = np.array([len(path) for path in whole], "<u4").tobytes()
+    assert PathTable("/d", names).digest() == hashlib.sha256(b"paths" + lengths + b"".join(whole)).hexdigest()
 
 
 def test_digests_tell_where_paths_end() -> None:

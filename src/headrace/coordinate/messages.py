@@ -81,6 +81,11 @@ class Spent(msgspec.Struct, array_like=True):
     """CPU seconds of decoding and augmenting; waits for a CPU, a lock or a disk are not in them."""
     fetch_cpu: float = 0.0
     """CPU seconds of fetching."""
+    user: float = 0.0
+    """Seconds of decoding and augmenting that were spent in callables of the user's."""
+    user_cpu: float = 0.0
+    pixels: int = 0
+    """Of the images that were decoded, as they lie in storage."""
 
 
 class OrderDone(msgspec.Struct, tag="done", array_like=True):

@@ -9,6 +9,7 @@ from headrace.core.forms import CACHEABLE, Form
 from headrace.core.layout import RowLayout
 from headrace.core.memory import usable_cpus
 from headrace.host.base import Host
+from headrace.loader.sums import host_sums
 from headrace.planning import Means, Measured, Planner, Staff, Terms, split_budget
 
 _EVERY = 1.0
@@ -27,23 +28,7 @@ class Splitter:
         self._seen = self._sums()
 
     def _sums(self) -> Measured:
-        spent = self._host.totals.spent
-        return Measured(
-            seconds=time.perf_counter(),
-            delivered=self._directory.drawn,
-            waited=self._host.totals.waited,
-            loop_cpu=time.process_time(),
-            fetched=spent.fetched,
-            fetched_bytes=spent.fetched_bytes,
-            fetch=spent.fetch,
-            fetch_cpu=spent.fetch_cpu,
-            starved=spent.wait_fetch,
-            decoded=spent.decoded,
-            decode=spent.decode,
-            prepared=spent.prepared,
-            augment=spent.augment,
-            cpu=spent.cpu,
-        )
+        return host_sums(self._host, self._directory.drawn, self._host.totals.waited)
 
     def look(self, staff: Staff, layout: RowLayout | None) -> None:
         """Divide the cache anew if what was measured since the last time suggests it."""

@@ -120,10 +120,7 @@ class Paper:
         """On so many CPUs, with so many hands. Hands that share a CPU wait for each other."""
         decode = self._wall(self.decode_wall, self.decode_cpu, cpus, hands)
         augment = self._wall(self.augment_wall, self.augment_cpu, cpus, hands)
-        storage = self.storage if self.storage_is_all else self.storage * max(1.0, hands / self.hands)
-        return replace(
-            self, cpus=cpus, hands=hands, decode_wall=decode, augment_wall=augment, storage=storage
-        )
+        return replace(self, cpus=cpus, hands=hands, decode_wall=decode, augment_wall=augment)
 
     def _wall(self, wall: float, cpu: float, cpus: float, hands: float) -> float:
         alone = max(cpu, wall - cpu * (max(1.0, self.hands / self.cpus) - 1.0))

@@ -18,11 +18,13 @@ WORTH = 1.05
 """A change that gains less is not worth the trouble."""
 _NEARLY = 0.97
 """More of something is enough where it gives this part of what any amount would."""
+_SPARE = 1.25
+"""So much more of it: where two resources are equally busy, both are waited for now and then."""
 _MARGIN = 8 / 7
 """A side of a prepared image, to that of the crops that are taken of it: 256 pixels for crops of 224."""
 _ASPECT = 4 / 3
 """Long side to short side of ordinary photos."""
-_SIZES = 24
+_SIZES = 16
 _MEMORY = 0.8
 """Part of the machine's memory that a cache may be advised to take."""
 
@@ -101,21 +103,24 @@ def _most(situation: Situation, paper: Paper) -> float:
 
 
 def _cache(situation: Situation, paper: Paper, now: float) -> Iterator[Remedy]:
-    curve = what_if(situation, paper)
-    if situation.inline or curve is None:
-        return
     room = max(_MEMORY * situation.memory, paper.cache)
-    sizes = [*curve.cache]
+    most = _most(situation, paper)
+    if situation.inline or not most:
+        return
+    sizes = np.linspace(0.0, most, _SIZES + 1).tolist()
     terms = paper.terms(0.0)
-    if terms.encoded < 1e14:
-        sizes.append(1.02 * terms.samples * terms.encoded)
+    encoded_all = 1.02 * terms.samples * terms.encoded if terms.encoded < 1e14 else most
+    sizes += np.linspace(0.0, encoded_all, _SIZES // 2 + 1).tolist()
     plans = [
         (size, best_with(situation, paper, size)) for size in sorted(sizes) if paper.cache < size <= room
     ]
     if not plans:
         return
-    most = max(plan.throughput for _, plan in plans)
-    size, plan = next((size, plan) for size, plan in plans if plan.throughput >= _NEARLY * most)
+    rate = max(plan.throughput for _, plan in plans)
+    size, plan = next((size, plan) for size, plan in plans if plan.throughput >= _NEARLY * rate)
+    enough = max(size, encoded_all if plan.split == ENCODED else most)
+    size = min(paper.cache + _SPARE * (size - paper.cache), enough, room)
+    plan = best_with(situation, paper, size)
     encoded, decoded, _ = plan.split
     form = "encoded" if decoded < 0.05 else "decoded" if encoded < 0.05 else "encoded and decoded"
     what = f"a cache of {show_size(size)} for {form} samples"
@@ -166,7 +171,7 @@ def _storage(situation: Situation, paper: Paper, now: float) -> Iterator[Remedy]
         return
     better = replace(paper, storage=math.inf)
     read = paper.demands(paper.cache, np.array([paper.split]))["storage"][0] * paper.storage
-    wanted = better.rate() * float(read) / _NEARLY
+    wanted = _SPARE * better.rate() * float(read)
     if wanted <= paper.storage:
         return
     what = f"storage that gives {_speed(wanted)} in place of {_speed(paper.storage)}"

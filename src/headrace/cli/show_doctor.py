@@ -82,7 +82,7 @@ def _numbers(advice: Advice, situation: Situation) -> list[str]:
         full = "" if situation.shared else f", {show_size(situation.cached)} of them in use"
         found.append(["cache", f"{show_size(situation.cache)}{full}"])
         if abs(advice.expected / advice.rate - 1) > 0.05:
-            found.append(["samples/s, cache full", f"{advice.expected:,.0f} (gains refer to this)"])
+            found.append(["samples/s, cache full", f"{advice.expected:,.0f}"])
     stages = ("fetch", "decode", "augment", "user", "loop")
     costs = [
         f"{name} {1e3 * known[f'{name}_cpu_s']:.3f}"

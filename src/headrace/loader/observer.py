@@ -70,13 +70,15 @@ class Observer:
         self._owner = os.getpid()
         self._started = 0.0
         self._begun = 0.0
+        self._last = 0.0
+        """When the last batch was delivered."""
         self._name = ""
         self._counts = (0, 0, 0)
 
     def batch(self, session: Session, epoch: int, batches: int, samples: int) -> None:
         """A batch was delivered; counts are those of the whole run."""
         self._counts = (epoch, batches, samples)
-        now = time.perf_counter()
+        now = self._last = time.perf_counter()
         if now < self._due:
             return
         self._due = now + _LOOK
@@ -117,8 +119,11 @@ class Observer:
         )
 
     def _look(self, session: Session) -> None:
-        """Add what was measured since the last look. The first batch of a session says more about starting up."""
-        now, hits = session_sums(session, self._counts[2], self.waited), entries(session)
+        """Add what was measured from the last look to the last batch: what comes after is no part of the training.
+
+        The first batch of a session says more about starting up, so sums begin with it.
+        """
+        now, hits = session_sums(session, self._last, self._counts[2], self.waited), entries(session)
         if self._seen is not None:
             new = now - self._seen
             fade = math.exp(-new.seconds / _FADE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from headrace.core.forms import CACHEABLE, Form
 from headrace.host.base import Host
@@ -36,14 +37,12 @@ def host_sums(host: Host, delivered: float, waited: float) -> Measured:
     )
 
 
-def session_sums(session: Session, delivered: float, waited: float) -> Measured:
-    """The same of any session; one without a host knows only of the loop."""
+def session_sums(session: Session, seconds: float, delivered: float, waited: float) -> Measured:
+    """The same of any session; one without a host knows only of the loop. ``seconds``: the clock's."""
     host: Host | None = getattr(session, "host", None)
     if host is not None:
-        return host_sums(host, delivered, waited)
-    return Measured(
-        seconds=time.perf_counter(), delivered=delivered, waited=waited, loop_cpu=time.process_time()
-    )
+        return replace(host_sums(host, delivered, waited), seconds=seconds)
+    return Measured(seconds=seconds, delivered=delivered, waited=waited, loop_cpu=time.process_time())
 
 
 def entries(session: Session) -> tuple[float, float, float, float]:

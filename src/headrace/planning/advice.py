@@ -22,6 +22,12 @@ LIMITS = {"storage": "storage", "cpu": "the CPUs", "hands": "the preparing threa
 """What may set the pace on paper."""
 
 
+_CHANGES = 0.05
+"""Rates that differ by less than this part are the same."""
+_SIGNAL = 0.05
+"""Stages that wait for each other for less than this part of the time do not tell which of them is the short one."""
+
+
 class Advice(msgspec.Struct, frozen=True):
     """What a loader's measurements say, and what the model makes of them. ``str()`` gives it in one sentence."""
 
@@ -72,7 +78,7 @@ def advise(situation: Situation) -> Advice | None:
         cause="trainer" if waited < WAITED else _cause(stalls),
         stalls=stalls,
         remedies=find_remedies(situation, paper, now),
-        notes=_notes(situation, paper),
+        notes=_notes(situation, paper, abs(now / rate - 1) > _CHANGES),
         numbers=_numbers(situation, paper),
     )
 
@@ -93,19 +99,19 @@ def find_stalls(situation: Situation) -> dict[str, float]:
     if situation.kind == "dataset":
         return {"dataset": 1.0}
     hands, fetchers = max(1, means.hands), max(1, means.fetchers)
-    starved = recent.starved / (hands * recent.seconds)
-    room = recent.room / (fetchers * recent.seconds)
     work = max(recent.decode + recent.augment, 1e-9)
+    late = 0.0
     if situation.inline:  # one after the other
         starved, room = recent.fetch, work
-    idle = 0.0
-    if not situation.inline:
+    else:
+        starved = recent.starved / (hands * recent.seconds)
+        room = recent.room / (fetchers * recent.seconds)
+        if starved + room < _SIGNAL:  # so little is under way that nothing queues up
+            room = work / (hands * recent.seconds)
         # While the loop is busy, hands may well be idle.
         busy = recent.seconds - recent.waited
-        idle = max(0.0, recent.idle / (hands * recent.seconds) - busy / recent.seconds)
-    whole = max(starved + room + idle, 1e-9)
-    if starved + room + idle < 1e-6:
-        room = whole
+        late = min(1.0, max(0.0, recent.idle / (hands * recent.seconds) - busy / recent.seconds))
+    short = (1.0 - late) / max(starved + room, 1e-9)
     user = min(recent.user, work)
     in_decode = {"decode": 1.0, "both": recent.decode / work}.get(situation.user_in, 0.0)
     steps = {
@@ -114,8 +120,8 @@ def find_stalls(situation: Situation) -> dict[str, float]:
         "python": user,
     }
     sum_of_steps = max(sum(steps.values()), 1e-9)
-    found = {name: room / whole * seconds / sum_of_steps for name, seconds in steps.items()}
-    return {"storage": starved / whole, **found, "orders": idle / whole}
+    found = {name: short * room * seconds / sum_of_steps for name, seconds in steps.items()}
+    return {"storage": short * starved, **found, "orders": late}
 
 
 def _cause(stalls: dict[str, float]) -> str:
@@ -129,16 +135,15 @@ def _cause(stalls: dict[str, float]) -> str:
     return max(steps, key=stalls.__getitem__)
 
 
-def _notes(situation: Situation, paper: Paper) -> list[str]:
+def _notes(situation: Situation, paper: Paper, changes: bool) -> list[str]:
+    """``changes``: other rates are expected than those of late."""
     notes = []
     if situation.recent.waited < WAITED * situation.recent.seconds:
         notes.append("nothing about the loader would make training faster")
-    if (
-        situation.cache
-        and not situation.shared
-        and situation.cached < 0.9 * min(situation.cache, paper.samples * paper.decoded)
-    ):
-        notes.append(f"the cache is {situation.cached / situation.cache:.0%} full: rates are those to come")
+    if changes and situation.cache and not situation.shared and not situation.inline:
+        notes.append(
+            f"the cache is {situation.cached / situation.cache:.0%} full: gains refer to what is to come"
+        )
     untold = situation.kind == "recipe" and not situation.shared and not paper.knows_decoded
     if untold and not situation.full_part and situation.recent.pixels:
         notes.append("what a cache of decoded samples would give is known after `headrace profile`")

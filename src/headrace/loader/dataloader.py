@@ -272,6 +272,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         if self._process != os.getpid():
             # The job was forked: what the loader has belongs to the process that it was forked from.
             self._process, self._session, self._finalizer, self._fed = os.getpid(), None, None, None
+            self._observer = Observer(self._observer.subject)
         if self._session is not None and (resume is None or not self._iterable):
             if isinstance(self._session, IterableSession):
                 self._session.resume_at_start()

@@ -51,10 +51,10 @@ class Subject:
 
 
 class Observer:
-    """One loader's. ``batch`` is called for each batch, and nearly always only looks at the clock."""
+    """One loader's. ``batch`` is called for each batch, and nearly always only looks at the clocks."""
 
     def __init__(self, subject: Subject) -> None:
-        self._subject = subject
+        self.subject = subject
         self.waited = 0.0
         """Seconds for which the loop waited for batches."""
         self._due = self._write_due = 0.0
@@ -71,14 +71,16 @@ class Observer:
         self._started = 0.0
         self._begun = 0.0
         self._last = 0.0
-        """When the last batch was delivered."""
+        """When the last batch was delivered, and the CPU time of this process then."""
+        self._last_cpu = 0.0
         self._name = ""
         self._counts = (0, 0, 0)
 
     def batch(self, session: Session, epoch: int, batches: int, samples: int) -> None:
         """A batch was delivered; counts are those of the whole run."""
         self._counts = (epoch, batches, samples)
-        now = self._last = time.perf_counter()
+        now, self._last_cpu = time.perf_counter(), time.process_time()
+        self._last = now
         if now < self._due:
             return
         self._due = now + _LOOK
@@ -105,7 +107,7 @@ class Observer:
         self._look(session)
         if not self._recent.seconds:
             return None
-        subject = self._subject
+        subject = self.subject
         return describe(
             session,
             self._recent,
@@ -123,7 +125,8 @@ class Observer:
 
         The first batch of a session says more about starting up, so sums begin with it.
         """
-        now, hits = session_sums(session, self._last, self._counts[2], self.waited), entries(session)
+        now = session_sums(session, self._last, self._last_cpu, self._counts[2], self.waited)
+        hits = entries(session)
         if self._seen is not None:
             new = now - self._seen
             fade = math.exp(-new.seconds / _FADE)
@@ -145,10 +148,10 @@ class Observer:
 
     def _known(self) -> Profile | None:
         """What a profile says of the recipe, if somebody took one."""
-        if not self._asked_for_profile and self._subject.recipe is not None:
+        if not self._asked_for_profile and self.subject.recipe is not None:
             self._asked_for_profile = True
             with contextlib.suppress(Exception):  # (what a source of the user's makes of its fingerprint)
-                self._profile = load_profile(self._subject.recipe)
+                self._profile = load_profile(self.subject.recipe)
         return self._profile
 
     def _write(self, session: Session, *, finished: bool) -> None:
@@ -159,7 +162,7 @@ class Observer:
         if first:
             self._name = run_name(self._started, self._owner, next(_loaders))
         epoch, batches, samples = self._counts
-        subject = self._subject
+        subject = self.subject
         saved = save_run(
             Run(
                 name=self._name,

@@ -37,12 +37,15 @@ def host_sums(host: Host, delivered: float, waited: float) -> Measured:
     )
 
 
-def session_sums(session: Session, seconds: float, delivered: float, waited: float) -> Measured:
-    """The same of any session; one without a host knows only of the loop. ``seconds``: the clock's."""
+def session_sums(
+    session: Session, seconds: float, loop_cpu: float, delivered: float, waited: float
+) -> Measured:
+    """The same of any session; one without a host knows only of the loop. ``seconds`` and
+    ``loop_cpu``: what the clocks showed."""
     host: Host | None = getattr(session, "host", None)
     if host is not None:
-        return replace(host_sums(host, delivered, waited), seconds=seconds)
-    return Measured(seconds=seconds, delivered=delivered, waited=waited, loop_cpu=time.process_time())
+        return replace(host_sums(host, delivered, waited), seconds=seconds, loop_cpu=loop_cpu)
+    return Measured(seconds=seconds, delivered=delivered, waited=waited, loop_cpu=loop_cpu)
 
 
 def entries(session: Session) -> tuple[float, float, float, float]:

@@ -52,7 +52,7 @@ class Machine:
         hand = staff(self.cpus)
         return {
             "storage": stored * self.encoded / self.storage,
-            "cpu": (decode + augment + stored * self.fetch + self.loop / 10) / self.cpus,
+            "cpu": (decode + augment + self.fetch + self.loop / 10) / self.cpus,
             "hands": (decode + augment) / (hand.processes * hand.threads),
             "trainer": self.loop,
         }
@@ -80,7 +80,7 @@ class Machine:
             fetch=n
             * stored
             * max(self.fetch, self.encoded / self.storage * (1 + (hands - 1) * self.reading)),
-            fetch_cpu=n * stored * self.fetch,
+            fetch_cpu=n * self.fetch,
             starved=free if starved else 0.0,
             decoded=n * stored,
             decode=n * decode,

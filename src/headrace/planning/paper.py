@@ -70,7 +70,8 @@ class Paper:
 
     def terms(self, cache: float) -> Terms:
         """The same for the models: what the loop itself takes of the CPUs is a part of every sample."""
-        augment = self.augment_cpu + self.loop_cpu
+        # Whether a sample is read from a file that lies in memory or taken from the cache makes little difference.
+        augment = self.augment_cpu + self.fetch_cpu + self.loop_cpu
         # In the cache a sample takes whole pages; on its way from storage it does not.
         footprint = self.encoded + _PAGE
         return Terms(
@@ -81,7 +82,6 @@ class Paper:
             cache=cache,
             prepare=self.cpus / max(self.decode_cpu + augment, _TINY),
             augment=self.cpus / max(augment, _TINY),
-            fetch=self.cpus / max(self.fetch_cpu, _TINY),
             storage=self.storage * footprint / max(self.encoded, 1.0),
         )
 
@@ -90,7 +90,6 @@ class Paper:
             self.terms(cache),
             prepare=self.hands / max(self.decode_wall + self.augment_wall, _TINY),
             augment=self.hands / max(self.augment_wall, _TINY),
-            fetch=math.inf,
         )
 
     def rates(self, cache: float, splits: Floats) -> Floats:
@@ -260,7 +259,7 @@ def _of_recipe(situation: Situation) -> Paper | None:
         decode_wall=prepared * decode_wall,
         augment_cpu=prepared * augment_cpu,
         augment_wall=prepared * augment_wall,
-        fetch_cpu=fetching.fetch_cpu / fetching.fetched if fetching.fetched else 0.0,
+        fetch_cpu=recent.fetch_cpu / recent.delivered,
         loop_cpu=0.0 if situation.inline else recent.loop_cpu / recent.delivered,
         user_decode=user_decode,
         user_augment=user_augment,

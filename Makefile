@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEBIAN := gcc libc6-dev libjpeg62-turbo-dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test check bench-single bench-sharing bench-model bench-simulate papers soak clean system help
+.PHONY: demo test check bench-single bench-sharing bench-model bench-doctor bench-simulate papers soak clean system help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -42,6 +42,9 @@ bench-sharing:  ## many jobs at once, sharing or not (QUICK=1 for a few minutes)
 
 bench-model:  ## what the planner's models expect of a split, against real runs on slow storage (QUICK=1)
 	PYTHON=$(PYTHON) benchmarks/model/run $(if $(QUICK),--quick)
+
+bench-doctor:  ## what headrace doctor says of three sick set-ups, against what following it gives (QUICK=1)
+	PYTHON=$(PYTHON) benchmarks/doctor/run $(if $(QUICK),--quick)
 
 bench-simulate: $(VENV)/.installed  ## the simulator against what bench-sharing measured, and its largest scenario (QUICK=1)
 	PYTHONPATH=. $(BIN)/python -m benchmarks.simulate.bench $(if $(QUICK),--quick)

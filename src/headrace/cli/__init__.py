@@ -1,4 +1,4 @@
-"""The command ``headrace``: look at the shared host, and end it; simulate jobs."""
+"""The command ``headrace``: examine jobs, measure recipes, simulate; look at the shared host, and end it."""
 
 from headrace.cli.main import main
 

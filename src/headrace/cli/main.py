@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 import headrace
-from headrace.cli import simulate
+from headrace.cli import doctor, simulate
 from headrace.cli.show import show_status
 from headrace.core.errors import HeadraceError
 from headrace.host import control
@@ -32,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             from headrace.cli.profile import profile
 
             found = profile(options.recipe, options.seconds, as_json=options.json, forget=options.forget)
+        elif options.command == "doctor":
+            found = doctor.run(options)
         elif options.command == "simulate":
             found = simulate.run(options)
         else:
@@ -51,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="headrace",
-        description="Measure recipes, simulate jobs; look at the host that jobs of this user and machine share.",
+        description="Examine jobs, measure recipes, simulate; look at the host that this user's jobs share.",
     )
     parser.add_argument("--version", action="version", version=f"headrace {headrace.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -91,6 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     profile.add_argument("--json", action="store_true", help="print all numbers as JSON")
     profile.add_argument("--forget", action="store_true", help="remove what was kept, and measure nothing")
+    doctor.add_parser(commands)
     simulate.add_parser(commands)
     return parser
 

@@ -89,6 +89,11 @@ class Spent(msgspec.Struct, array_like=True):
     """CPU seconds of fetching."""
     reading: Seconds = 0.0
     """Seconds of single reads, of which several may run at once."""
+    user: Seconds = 0.0
+    """Seconds of decoding and augmenting that were spent in callables of the user's."""
+    user_cpu: Seconds = 0.0
+    pixels: Number = 0
+    """Of the images that were decoded, as they lie in storage."""
 
 
 class OrderDone(msgspec.Struct, tag="done", array_like=True):

@@ -205,7 +205,9 @@ class RowStages:
                 published = published + self._publisher.augmented(order, rows, body, out)
         elif self._collator is not None:
             samples = program.samples(work)
+            collating, collating_cpu = time.perf_counter(), time.thread_time()
             done = self._collator(self._arena, self._board, order, fetched.claim, samples, work.faults)
+            work.count_user(time.perf_counter() - collating, time.thread_time() - collating_cpu)
         else:
             program.samples(work)
             done.result = b"" if program.layout is None else pickle.dumps(program.layout)
@@ -214,6 +216,7 @@ class RowStages:
         spent.decode = work.seconds.get(Form.DECODED, 0.0)
         spent.augment = max(0.0, taken - spent.decode)
         spent.decoded = work.decoded
+        spent.pixels, spent.user, spent.user_cpu = work.pixels, work.user, work.user_cpu
         spent.prepared = int(np.count_nonzero(fetched.ways == _RUN))
         spent.cpu = time.thread_time() - begun_cpu
         self._reader.prepared(int(np.count_nonzero(fetched.ways >= _DECODE)), taken)

@@ -51,6 +51,9 @@ class Totals:
         total.cpu += spent.cpu
         total.fetch_cpu += spent.fetch_cpu
         total.reading += spent.reading
+        total.user += spent.user
+        total.user_cpu += spent.user_cpu
+        total.pixels += spent.pixels
         if spent.gil_held >= 0:
             self.gil_held = spent.gil_held
 

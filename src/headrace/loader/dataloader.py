@@ -16,6 +16,7 @@ from headrace.core.errors import BadSample, LoaderClosed, OptionError, StateErro
 from headrace.loader.choose_session import choose_session
 from headrace.loader.dataset_sessions import IterableSession, ObjectSession
 from headrace.loader.iterator import EpochIterator
+from headrace.loader.observer import Observer, Subject
 from headrace.loader.options import Options, count_workers, read_options, wants_sharing
 from headrace.loader.ordering import Ordering
 from headrace.loader.progress import Progress
@@ -167,6 +168,17 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._process = os.getpid()
         self._finalizer: Any = None
         self._last_stats: Stats | None = None
+        self._observer = Observer(
+            Subject(
+                recipe,
+                dataset,
+                num_workers,
+                self._own_number or recipe is None,
+                self._options.cache_bytes,
+                self._options.rank,
+                self._options.world_size,
+            )
+        )
 
     @property
     def _ours(self) -> bool:
@@ -260,6 +272,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         if self._process != os.getpid():
             # The job was forked: what the loader has belongs to the process that it was forked from.
             self._process, self._session, self._finalizer, self._fed = os.getpid(), None, None, None
+            self._observer = Observer(self._observer.subject)
         if self._session is not None and (resume is None or not self._iterable):
             if isinstance(self._session, IterableSession):
                 self._session.resume_at_start()
@@ -270,7 +283,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._fed = None
         if self._finalizer is not None:
             self._finalizer.detach()
-        self._finalizer = weakref.finalize(self, self._session.close)
+        self._finalizer = weakref.finalize(self, _end, self._session, self._observer)
         return self._session
 
     def _over(self, iterator: EpochIterator, session: Session, *, whole: bool, broken: bool = False) -> None:
@@ -329,7 +342,10 @@ class DataLoader(torch_data.DataLoader[T_co]):
         )
 
     def _delivered(self, session: Session, seed: int, epoch: int, drawn: Any) -> None:
-        self._progress.deliver(self._ordering, seed, epoch, drawn, session)
+        progress = self._progress
+        progress.deliver(self._ordering, seed, epoch, drawn, session)
+        if session is self._session:
+            self._observer.batch(session, epoch, progress.batches, progress.samples)
 
     def _epoch_over(self, epoch: int) -> None:
         self._progress.end(self._ordering, self._seed, epoch)
@@ -358,6 +374,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
             "bad_samples": len(self._book.bad),
             "workers": self.num_workers,
             "threads": 1,
+            "situation": self._observer.situation(session),
         }
         if isinstance(session, RecipeSession) and self.num_workers:
             mine["workers"], mine["threads"] = session.workers
@@ -376,6 +393,11 @@ class DataLoader(torch_data.DataLoader[T_co]):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _end(session: Session, observer: Observer) -> None:
+    observer.leave(session)
+    session.close()
 
 
 def _index_name(index: int) -> str:

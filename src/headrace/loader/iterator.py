@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,7 @@ class EpochIterator(Iterator[Any]):
 
     def _ask(self, session: Session) -> tuple[Any, Any] | None:
         timeout = self._loader.timeout
+        begun = time.perf_counter()
         try:
             found = session.next(timeout or None)
         except TimeoutError:
@@ -72,6 +74,7 @@ class EpochIterator(Iterator[Any]):
             raise
         if self._left is not None:
             self._left -= 1
+        self._loader._observer.waited += time.perf_counter() - begun
         return found
 
     def _end(self) -> None:

@@ -17,7 +17,7 @@ from headrace.core.forms import Form
 from headrace.core.layout import RowLayout
 from headrace.host.base import Host
 from headrace.loader.sharing import job_name
-from headrace.loader.splitter import means_of, sums_of
+from headrace.loader.sums import host_sums, means_of
 from headrace.measure import Profile, Seen, learn, load_profile
 from headrace.measure.keep import fingerprint_of
 from headrace.measure.seen import Cost, Starved
@@ -70,7 +70,7 @@ class Learning:
         self._augmented: float | None = None
         self._fetchers = 1
         self._supply, self._starved = Supply(), Measured()
-        self._looked = self._kept = sums_of(host, 0)
+        self._looked = self._kept = host_sums(host, 0, host.totals.waited)
         self._due, self._again = self._kept.seconds + _FIRST, False
         self._given: tuple[float, int] | None = None
         """When the loop was given its last batch, and how many samples were in it."""
@@ -124,7 +124,7 @@ class Learning:
             self._given = time.perf_counter(), rows
 
     def _look(self, staff: Staff, layout: RowLayout | None) -> None:
-        now, means = sums_of(self._host, self._delivered), means_of(staff)
+        now, means = host_sums(self._host, self._delivered, self._host.totals.waited), means_of(staff)
         starved = self._supply.note(now - self._looked, means)
         if starved is not None and starved.fetch_cpu < _AT_WORK * starved.fetch:
             self._starved = self._starved.faded(1.0, starved)
@@ -151,7 +151,7 @@ class Learning:
         """Write down what was seen since the last time, as far as it was enough."""
         if not (self._identified and self._keeps) or os.getpid() != self._process:
             return
-        now = sums_of(self._host, self._delivered)
+        now = host_sums(self._host, self._delivered, self._host.totals.waited)
         sums = now - self._kept
         seen = self._seen(sums)
         pace = None

@@ -106,7 +106,7 @@ class ObjectRunner:
             self._link.send(done)
 
     def _run(self, order: Order, memory: SlotMemory) -> OrderDone:
-        begun = time.perf_counter()
+        begun, begun_cpu = time.perf_counter(), time.process_time()
         done = OrderDone(order.id, [], spent=Spent())
         # Whoever runs a batch draws the same random numbers for it, so results do not depend on which worker
         # happened to be free.
@@ -117,6 +117,7 @@ class ObjectRunner:
         except Exception as error:
             done.error = RemoteError(error, f"in DataLoader worker process {self._link.worker}").dumps()
         done.spent.fetch = time.perf_counter() - begun
+        done.spent.fetch_cpu = time.process_time() - begun_cpu
         return done
 
     def _samples(self, order: Order, done: OrderDone) -> Any:
@@ -181,7 +182,7 @@ class IterableRunner(ObjectRunner):
             self._link.send(done)
 
     def _next(self, order: Order, memory: SlotMemory) -> OrderDone:
-        begun = time.perf_counter()
+        begun, begun_cpu = time.perf_counter(), time.process_time()
         done = OrderDone(order.id, [], spent=Spent())
         try:
             if order.epoch != self._epoch or order.step <= self._step:
@@ -197,6 +198,7 @@ class IterableRunner(ObjectRunner):
         except Exception as error:
             done.error = RemoteError(error, f"in DataLoader worker process {self._link.worker}").dumps()
         done.spent.fetch = time.perf_counter() - begun
+        done.spent.fetch_cpu = time.process_time() - begun_cpu
         return done
 
     def _begin(self) -> None:

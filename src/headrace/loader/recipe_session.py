@@ -70,12 +70,13 @@ class RecipeSession(Hosted):
         """``plans``: the cache is split anew when measurements suggest it. ``own_number``: the user chose
         ``num_workers``. ``batch_size=None``: samples one by one. ``sharing``:
         draws and cache come from the shared host. ``learns``: what it finds out is kept for the next start."""
-        self._recipe = recipe
+        self._recipe = self.recipe = recipe
         self._batched = batch_size is not None
         self._own = num_workers if own_number else None
         self._book = book
         # (another job may have cached decoded samples that this one gets)
         caches_decoded = budgets[Form.DECODED] > 0 or sharing is not None
+        self.caches_decoded = caches_decoded
         self.sharing = sharing
         if sharing is not None:
             budgets = dict.fromkeys(budgets, 0)  # the cache is the shared host's
@@ -162,6 +163,11 @@ class RecipeSession(Hosted):
     def workers(self) -> Staff:
         """Processes and threads at work."""
         return self._staff
+
+    @property
+    def layout(self) -> RowLayout | None:
+        """How rows lie, once that is known."""
+        return self._layout
 
     def _deepen(self) -> None:
         """Let as many more batches be ready ahead as the budget for augmented samples holds."""

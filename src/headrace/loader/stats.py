@@ -9,6 +9,7 @@ import msgspec
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.sizes import show_size
 from headrace.host.base import Host
+from headrace.planning import Advice, Situation, advise
 
 
 class FormStats(msgspec.Struct, frozen=True):
@@ -60,6 +61,13 @@ class Stats(msgspec.Struct, frozen=True):
     """Shared memory in use: slots, and what the cache holds."""
     gil_held: float = -1.0
     """Share of the time for which user code held the interpreter lock; negative: not measured."""
+    situation: Situation | None = None
+    """What ``advice`` is given on."""
+
+    @property
+    def advice(self) -> Advice | None:
+        """What the loop waits for, and what would help by how much; None while too little was measured."""
+        return None if self.situation is None else advise(self.situation)
 
     @property
     def hits(self) -> int:
@@ -97,6 +105,9 @@ class Stats(msgspec.Struct, frozen=True):
             )
         if self.bad_samples:
             lines.append(f"bad         {self.bad_samples} samples (loader.bad_samples)")
+        advice = self.advice
+        if advice is not None:
+            lines.append(f"advice      {advice}")
         return "\n".join(lines)
 
 

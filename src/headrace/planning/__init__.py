@@ -1,24 +1,33 @@
 """Decisions about resources: how the cache is split, how many processes and threads prepare. Pure."""
 
+from headrace.planning.advice import Advice, advise, curve
 from headrace.planning.depth import deepen
 from headrace.planning.measured import Means, Measured
 from headrace.planning.orders import ahead_at_first, rows_per_order
 from headrace.planning.planner import Planner
+from headrace.planning.remedies import Curve, Remedy
 from headrace.planning.search import Plan, reconsider, search
+from headrace.planning.situation import Situation
 from headrace.planning.split import split_budget
 from headrace.planning.staff import Staff, staff
 from headrace.planning.supply import Supply
 from headrace.planning.terms import Terms
 
 __all__ = [
+    "Advice",
+    "Curve",
     "Means",
     "Measured",
     "Plan",
     "Planner",
+    "Remedy",
+    "Situation",
     "Staff",
     "Supply",
     "Terms",
+    "advise",
     "ahead_at_first",
+    "curve",
     "deepen",
     "reconsider",
     "rows_per_order",

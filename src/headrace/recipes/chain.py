@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -77,6 +78,7 @@ class UserCode:
         """Whatever the callables return."""
         values = list(batch.values)
         work = order.work
+        begun, begun_cpu = time.perf_counter(), time.thread_time()
         for row, index in enumerate(order.indices.tolist()):
             if order.failed(row):
                 values[row] = None
@@ -92,6 +94,7 @@ class UserCode:
             except Exception as error:
                 order.fault(row, error)
                 values[row] = None
+        work.count_user(time.perf_counter() - begun, time.thread_time() - begun_cpu)
         return Batch(values)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -48,7 +49,9 @@ class ImageDecoder:
         infos = kernels.probe_many(blobs)
         values: list[Any] = list(blobs)
         jpeg = infos[:, 0] == 0
-        large = infos[:, 1].astype(np.int64) * infos[:, 2] > self._step.max_pixels
+        pixels = infos[:, 1].astype(np.int64) * infos[:, 2]
+        large = pixels > self._step.max_pixels
+        order.work.pixels += int(pixels[jpeg & ~large].sum())
         for row in np.flatnonzero(jpeg & large).tolist():
             try:
                 self._step.check(int(infos[row, 1]), int(infos[row, 2]))
@@ -114,14 +117,16 @@ class CallDecoder:
     def run(self, order: Order, blobs: list[Any], keep: Sequence[int]) -> Batch:
         """Whatever the callable returns."""
         values: list[Any] = [None] * order.size
+        work = order.work
+        begun, begun_cpu = time.perf_counter(), time.thread_time()
         for row, blob in enumerate(blobs):
             try:
                 data = blob if isinstance(blob, bytes) else bytes(blob)
-                work = order.work
                 self._call.seed(random.key(work.seed, work.epoch, DECODING, int(order.indices[row])))
                 values[row] = self._call(data)
             except Exception as error:
                 order.fault(row, error)
+        work.count_user(time.perf_counter() - begun, time.thread_time() - begun_cpu)
         return Batch(values)
 
 

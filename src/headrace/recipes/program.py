@@ -62,6 +62,11 @@ class Work:
     """Filled by the program: time spent reaching each form."""
     decoded: int = 0
     """Filled by the program: rows that a decode step was run for."""
+    pixels: int = 0
+    """Filled by the program: of the images among those rows, as they lie in storage."""
+    user: float = 0.0
+    """Filled by the program: seconds in callables of the user's."""
+    user_cpu: float = 0.0
 
     def part(self, start: int, stop: int) -> Work:
         """Rows ``start`` to ``stop`` as work of their own; ``merge`` brings back what came of them."""
@@ -83,6 +88,13 @@ class Work:
         self.kept.update({start + row: value for row, value in part.kept.items()})
         self.faults.update({start + row: fault for row, fault in part.faults.items()})
         self.decoded += part.decoded
+        self.pixels += part.pixels
+        self.count_user(part.user, part.user_cpu)
+
+    def count_user(self, seconds: float, cpu: float) -> None:
+        """Callables of the user's took so long."""
+        self.user += seconds
+        self.user_cpu += cpu
 
 
 def body_fields(layout: RowLayout, *, targets: bool) -> int:

@@ -1,0 +1,117 @@
+"""The situation of a loader, as advice is given on it: its sums, its recipe, its cache, its machine."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from headrace.coordinate.directory import Directory
+from headrace.core.forms import CACHEABLE, Form
+from headrace.core.memory import usable_cpus
+from headrace.host.inline import InlineHost
+from headrace.loader.recipe_session import RecipeSession
+from headrace.loader.sessions import Session
+from headrace.measure import Profile
+from headrace.planning import Means, Measured, Situation
+from headrace.recipes.calls import Call
+from headrace.recipes.image.ops import Decode
+from headrace.recipes.recipe import Recipe
+
+Entered = tuple[float, float, float, float]
+
+
+def describe(
+    session: Session,
+    recent: Measured,
+    total: Measured,
+    entered: Entered,
+    *,
+    workers: int,
+    own_number: bool,
+    cache: int,
+    memory: float,
+    profile: Profile | None,
+) -> Situation:
+    """The situation. ``workers``: processes. ``own_number``: the user chose it. ``cache``: bytes, as wanted.
+    ``memory``: bytes that are available."""
+    own = workers if own_number else None
+    if not isinstance(session, RecipeSession):
+        means = Means(usable_cpus(), max(1, workers), max(1, workers))
+        return Situation(
+            kind="dataset", recent=recent, total=total, means=means, inline=not workers, own_workers=workers
+        )
+    host, recipe, staff = session.host, session.recipe, session.workers
+    directory = host.coordinator.directory
+    shared = session.sharing is not None
+    inline = isinstance(host, InlineHost)
+    # In a job's own process there is one thread for everything.
+    hands, fetchers = (1, 1) if inline else (staff.processes * staff.threads, staff.processes)
+    image = isinstance(recipe.decoder, Decode)
+    known: dict[str, Any] = {}
+    decoded = 0.0
+    if isinstance(directory, Directory):
+        budget = sum(directory.budgets.values())
+        cached = sum(directory.bytes.values())
+        decoded = directory.mean(Form.DECODED)
+        known = {
+            "cache": budget,
+            "cached": cached,
+            "memory": memory + cached,
+            "encoded": directory.mean(Form.ENCODED),
+        }
+        if budget:
+            known["split"] = tuple(directory.budgets[form] / budget for form in CACHEABLE)
+    elif shared:
+        known = {"cache": cache}
+    # Where a cache keeps decoded samples, these are decoded on their own, and so measured on their own.
+    apart = not image or (session.caches_decoded and (directory.samples[Form.DECODED] > 0 or entered[2] > 0))
+    if (
+        not decoded
+        and profile is not None
+        and profile.sizes is not None
+        and profile.sizes.decoded is not None
+    ):
+        decoded = profile.sizes.decoded.mean
+    layout = session.layout
+    if not decoded and isinstance(recipe.decoder, Decode) and not recipe.lead and total.decoded:
+        decoded = (recipe.decoder.size.channels or 3) * total.pixels / total.decoded
+    if layout is not None:
+        known["augmented"] = layout.nbytes(1)
+        if image and not recipe.lead and not recipe.user_code and len(layout.fields[0].shape) == 3:
+            known["needed_pixels"] = math.prod(sorted(layout.fields[0].shape)[1:])
+    if profile is not None and profile.cpu is not None and profile.cpu.augment is not None:
+        known["augment_part"] = profile.cpu.augment.cpu / profile.cpu.uncached.cpu
+        known["full_part"] = profile.cpu.prepare.cpu / profile.cpu.uncached.cpu
+    return Situation(
+        kind="recipe",
+        recent=recent,
+        total=total,
+        means=Means(usable_cpus(), hands, fetchers),
+        inline=inline,
+        own_workers=own,
+        held=1.0 if recipe.user_randomness else host.totals.gil_held if recipe.user_code else None,
+        user_in=_user_in(recipe),
+        user_steps=_user_steps(recipe),
+        samples=len(recipe.source),
+        decoded=decoded,
+        shared=shared,
+        entered=entered,
+        tells_apart=apart,
+        **known,
+    )
+
+
+def _user_in(recipe: Recipe) -> Literal["", "decode", "augment", "both"]:
+    ops = (recipe.decoder, *recipe.steps)
+    before = any(isinstance(op, Call) for op in ops[: recipe.lead + 1])
+    after = any(isinstance(op, Call) for op in ops[recipe.lead + 1 :]) or recipe.collate is not None
+    if before and after:
+        return "both"
+    return "decode" if before else "augment" if after else ""
+
+
+def _user_steps(recipe: Recipe) -> tuple[str, ...]:
+    names = [str(op) for op in (recipe.decoder, *recipe.steps) if isinstance(op, Call)]
+    if recipe.collate is not None:
+        names.append(getattr(recipe.collate, "__qualname__", "collate"))
+    return tuple(names[:8])

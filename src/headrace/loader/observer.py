@@ -1,0 +1,185 @@
+"""Watches a loader while it runs: keeps its sums over all of its sessions, and the record of its run."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import os
+import socket
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from headrace.core.memory import available_memory
+from headrace.loader.describe import Entered, describe
+from headrace.loader.sessions import Session
+from headrace.loader.sums import entries, session_sums
+from headrace.measure import Profile, load_profile
+from headrace.measure.keep import label_of
+from headrace.measure.runs import Run, process_start, prune_runs, recording, run_name, save_run
+from headrace.planning import Measured, Situation
+from headrace.recipes.recipe import Recipe
+
+_LOOK = 1.0
+"""Seconds between two looks at the sums."""
+_WRITE = 5.0
+"""Seconds between two writings of the record."""
+_FADE = 20.0
+"""Seconds after which what was measured counts e times less."""
+_SHORT = 1.0
+"""Seconds that a run has to last for a record to be worth it."""
+_loaders = itertools.count()
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a loader is known by, and how it was set up."""
+
+    recipe: Recipe | None
+    dataset: Any
+    workers: int
+    own_number: bool
+    cache: int
+    rank: int
+    world_size: int
+
+    @property
+    def label(self) -> str:
+        """What people call the data."""
+        return (label_of(self.recipe) if self.recipe is not None else type(self.dataset).__name__)[:512]
+
+
+class Observer:
+    """One loader's. ``batch`` is called for each batch, and nearly always only looks at the clocks."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.waited = 0.0
+        """Seconds for which the loop waited for batches."""
+        self._due = self._write_due = 0.0
+        self._recent = self._total = Measured()
+        self._entered: Entered = (0.0, 0.0, 0.0, 0.0)
+        self._seen: Measured | None = None
+        """The sums of the present session at the last look; None: it has delivered nothing yet."""
+        self._seen_entries: Entered = (0.0, 0.0, 0.0, 0.0)
+        self._profile: Profile | None = None
+        self._asked_for_profile = False
+        self._available = self._memory_due = 0.0
+        self._records = recording()
+        self._owner = os.getpid()
+        self._started = 0.0
+        self._begun = 0.0
+        self._last = 0.0
+        """When the last batch was delivered, and the CPU time of this process then."""
+        self._last_cpu = 0.0
+        self._name = ""
+        self._counts = (0, 0, 0)
+
+    def batch(self, session: Session, epoch: int, batches: int, samples: int) -> None:
+        """A batch was delivered; counts are those of the whole run."""
+        self._counts = (epoch, batches, samples)
+        now, self._last_cpu = time.perf_counter(), time.process_time()
+        self._last = now
+        if now < self._due:
+            return
+        self._due = now + _LOOK
+        if not self._begun:
+            self._begun, self._started, self._write_due = now, time.time(), now + _WRITE
+        self._look(session)
+        if now >= self._write_due:
+            self._write_due = now + _WRITE
+            self._write(session, finished=False)
+
+    def leave(self, session: Session) -> None:
+        """A session is about to be closed; there may be another."""
+        if self._begun and os.getpid() == self._owner:
+            with contextlib.suppress(Exception):  # a session that broke is closed all the same
+                self._look(session)
+                self._write(session, finished=True)
+        self._seen = None
+        self._due = 0.0
+
+    def situation(self, session: Session | None) -> Situation | None:
+        """What advice is given on; None before anything was measured."""
+        if session is None or self._seen is None:
+            return None
+        self._look(session)
+        if not self._recent.seconds:
+            return None
+        subject = self.subject
+        return describe(
+            session,
+            self._recent,
+            self._total,
+            self._entered,
+            workers=subject.workers,
+            own_number=subject.own_number,
+            cache=subject.cache,
+            memory=self._memory(),
+            profile=self._known(),
+        )
+
+    def _look(self, session: Session) -> None:
+        """Add what was measured from the last look to the last batch: what comes after is no part of the training.
+
+        The first batch of a session says more about starting up, so sums begin with it.
+        """
+        now = session_sums(session, self._last, self._last_cpu, self._counts[2], self.waited)
+        hits = entries(session)
+        if self._seen is not None:
+            new = now - self._seen
+            fade = math.exp(-new.seconds / _FADE)
+            self._recent = self._recent.faded(fade, new)
+            self._total = self._total.faded(1.0, new)
+            a, b, c, d = (
+                fade * old + after - before
+                for old, after, before in zip(self._entered, hits, self._seen_entries, strict=True)
+            )
+            self._entered = (a, b, c, d)
+        self._seen, self._seen_entries = now, hits
+
+    def _memory(self) -> float:
+        """What a cache could have. It takes a while to find out, and hardly changes."""
+        now = time.perf_counter()
+        if now >= self._memory_due:
+            self._memory_due, self._available = now + _WRITE, float(available_memory())
+        return self._available
+
+    def _known(self) -> Profile | None:
+        """What a profile says of the recipe, if somebody took one."""
+        if not self._asked_for_profile and self.subject.recipe is not None:
+            self._asked_for_profile = True
+            with contextlib.suppress(Exception):  # (what a source of the user's makes of its fingerprint)
+                self._profile = load_profile(self.subject.recipe)
+        return self._profile
+
+    def _write(self, session: Session, *, finished: bool) -> None:
+        """The record as of now. A job that was forked leaves that to the process that it was forked from."""
+        if not self._records or os.getpid() != self._owner or time.perf_counter() - self._begun < _SHORT:
+            return
+        first = not self._name
+        if first:
+            self._name = run_name(self._started, self._owner, next(_loaders))
+        epoch, batches, samples = self._counts
+        subject = self.subject
+        saved = save_run(
+            Run(
+                name=self._name,
+                label=subject.label,
+                hostname=socket.gethostname(),
+                pid=self._owner,
+                process_started=process_start(self._owner) or 0,
+                rank=subject.rank,
+                world_size=subject.world_size,
+                started=self._started,
+                updated=time.time(),
+                finished=finished,
+                epoch=epoch,
+                batches=batches,
+                samples=samples,
+                situation=self.situation(session),
+            )
+        )
+        if first and saved:
+            prune_runs()

@@ -1,0 +1,148 @@
+"""Records of runs: what each loader measured, kept in a small JSON file while it runs and after it.
+
+They lie below ``$XDG_STATE_HOME/headrace/runs``, or ``~/.local/state/headrace/runs``, and may be deleted at any time;
+only the last ones are kept. A file that is damaged, or of another version, counts as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import tempfile
+import time
+from pathlib import Path
+
+import msgspec
+
+from headrace.planning import Situation
+
+VERSION = 1
+"""Raised when a record means something else than before."""
+KEPT = 64
+"""Runs that are kept."""
+_LARGEST = 1 << 20
+"""Bytes of a file that are looked at."""
+_STALE = 3600.0
+"""Seconds after which a file that nobody finished writing is taken away."""
+_NAME = re.compile(r"\d{8}-\d{6}-\d+-\d+")
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One loader's run in one process, as far as it has come."""
+
+    name: str
+    label: str
+    """What people call the data."""
+    hostname: str
+    pid: int
+    process_started: int
+    """When the process began, in the kernel's ticks: a number of a process may be used again."""
+    rank: int = 0
+    world_size: int = 1
+    started: float
+    """Seconds since 1970, as those below."""
+    updated: float
+    finished: bool = False
+    """The loader was closed, or its process came to its end."""
+    epoch: int = 0
+    batches: int = 0
+    samples: int = 0
+    situation: Situation | None = None
+    version: int = VERSION
+
+
+def recording() -> bool:
+    """Whether runs are recorded: unless the environment says ``HEADRACE_RECORD=0``."""
+    return os.environ.get("HEADRACE_RECORD", "1").lower() not in ("0", "false", "no")
+
+
+def runs_dir() -> Path:
+    """Where records lie."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    base = state if os.path.isabs(state) else os.path.join(os.path.expanduser("~"), ".local", "state")
+    return Path(base, "headrace", "runs")
+
+
+def run_name(started: float, pid: int, number: int) -> str:
+    """A name that no other run has: when it began, and which loader of which process it is."""
+    return f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime(started))}-{pid}-{number}"
+
+
+def save_run(run: Run) -> bool:
+    """Write a record in place of what it said before; whether that worked. Never an error.
+
+    Whoever reads finds the old file or the new one, and never a part.
+    """
+    place = runs_dir()
+    name = ""
+    try:
+        place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=".", suffix=".partial", dir=place)
+        with open(descriptor, "wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
+        os.replace(name, place / f"{run.name}.json")
+    except OSError:
+        with contextlib.suppress(OSError):
+            if name:
+                os.unlink(name)
+        return False
+    return True
+
+
+def prune_runs(keep: int = KEPT) -> None:
+    """Take away all but the last records, and what was never finished. Never an error."""
+    with contextlib.suppress(OSError):
+        entries = list(os.scandir(runs_dir()))
+        names = sorted(entry.name for entry in entries if _is_record(entry.name))
+        old = names[: max(0, len(names) - keep)]
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                left = entry.name.endswith(".partial") and time.time() - entry.stat().st_mtime > _STALE
+                if left or entry.name in old:
+                    os.unlink(entry.path)
+
+
+def list_runs() -> list[Run]:
+    """All records that can be read, the latest first."""
+    try:
+        names = [name for name in os.listdir(runs_dir()) if _is_record(name)]
+    except OSError:
+        return []
+    found = (load_run(runs_dir() / name) for name in sorted(names, reverse=True))
+    return [run for run in found if run is not None]
+
+
+def load_run(path: Path) -> Run | None:
+    """The record in a file; None where there is none that can be read."""
+    try:
+        with open(path, "rb") as file:
+            run = msgspec.json.decode(file.read(_LARGEST), type=Run)
+    except (OSError, ValueError, RecursionError):  # (what msgspec raises is a ValueError)
+        return None
+    return run if run.version == VERSION else None
+
+
+def state_of(run: Run) -> str:
+    """``running``; ``finished``, as it should; ``ended``, without a word; or ``elsewhere``, on another machine."""
+    if run.finished:
+        return "finished"
+    if run.hostname != socket.gethostname():
+        return "elsewhere"
+    return "running" if process_start(run.pid) == run.process_started else "ended"
+
+
+def process_start(pid: int) -> int | None:
+    """When a process began, in the kernel's ticks since the machine started; None if there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[19])
+
+
+def _is_record(name: str) -> bool:
+    stem, dot, ending = name.rpartition(".")
+    return bool(dot) and ending == "json" and _NAME.fullmatch(stem) is not None

@@ -9,7 +9,7 @@ from headrace.coordinate.directory import Directory
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.layout import RowLayout
 from headrace.host.base import Host
-from headrace.loader.sums import means_of
+from headrace.loader.sums import host_sums, means_of
 from headrace.planning import Measured, Planner, Staff, Terms, split_budget
 
 _EVERY = 1.0

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks.common.rounds import take_stdout
+from benchmarks.model.job import drop
 from benchmarks.model.job import photos as cold_photos
 from numpy.typing import NDArray
 
@@ -43,6 +44,8 @@ def recipe(wanted: dict[str, Any]) -> hr.Recipe:
         steps.append(dither)
     if wanted.get("group"):
         source: Any = cold_photos(wanted["photos"], wanted["count"]).source
+        for path in Path(wanted["photos"]).rglob("*.jpg"):  # what others have read of them
+            drop(path)
     else:
         source = hr.folder(wanted["photos"])
     return hr.Recipe(source=source, decode=hr.image.decode(), augment=steps)

@@ -141,9 +141,7 @@ def _notes(situation: Situation, paper: Paper, changes: bool) -> list[str]:
     if situation.recent.waited < WAITED * situation.recent.seconds:
         notes.append("nothing about the loader would make training faster")
     if changes and situation.cache and not situation.shared and not situation.inline:
-        notes.append(
-            f"the cache is {situation.cached / situation.cache:.0%} full: gains refer to what is to come"
-        )
+        notes.append("the cache was still filling: gains refer to a full one")
     untold = situation.kind == "recipe" and not situation.shared and not paper.knows_decoded
     if untold and not situation.full_part and situation.recent.pixels:
         notes.append("what a cache of decoded samples would give is known after `headrace profile`")

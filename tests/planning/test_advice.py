@@ -186,7 +186,7 @@ def test_slow_storage_wants_a_small_cache_for_encoded_samples_or_a_faster_disk()
     machine = Machine(storage=20 * MB)
     remedies = {one.kind: one for one in advice_on(machine, tells_apart=False).remedies}
     cache, storage = remedies["cache"], remedies["storage"]
-    assert cache.split == (1.0, 0.0, 0.0)
+    assert cache.split == (1.0, 0.0, 0.0) and "split=(1, 0, 0)" in cache.what
     assert cache.amount < 1.15 * machine.samples * machine.encoded
     better = dataclasses.replace(machine, storage=storage.amount)
     assert storage.gain == pytest.approx(better.rate / machine.rate, rel=0.05)
@@ -208,7 +208,7 @@ def test_without_a_profile_nothing_is_promised_of_decoded_samples_and_with_one_i
     assert gain_of(advice, "cache") == 1.0
     assert any("headrace profile" in note for note in advice.notes)
     advice = advice_on(machine, tells_apart=False, augment_part=0.1, full_part=1.2)
-    assert gain_of(advice, "cache") == pytest.approx(10, rel=0.1)
+    assert gain_of(advice, "cache") == pytest.approx(8.6, rel=0.1)
     assert not any("headrace profile" in note for note in advice.notes)
 
 

@@ -67,7 +67,7 @@ class Machine:
         busy, n = self.busy(), self.rate * seconds
         stored = 1 - self.held
         decode, augment = self.work
-        hands = self.situation_means().hands
+        hands, fetchers = self.situation_means().hands, self.situation_means().fetchers
         free = hands * seconds - n * (decode + augment)
         starved = busy["storage"] >= max(busy["cpu"], busy["hands"], busy["trainer"])
         idles = busy["trainer"] >= max(busy["cpu"], busy["hands"], busy["storage"])
@@ -80,7 +80,7 @@ class Machine:
             fetched_bytes=n * stored * self.encoded,
             fetch=n
             * stored
-            * max(self.fetch, self.encoded / self.storage * (1 + (hands - 1) * self.reading)),
+            * max(self.fetch, self.encoded / self.storage * (1 + (fetchers - 1) * self.reading)),
             fetch_cpu=n * self.fetch,
             starved=free if starved else 0.0,
             decoded=n * stored,
@@ -342,10 +342,11 @@ def test_the_curve_rises_to_the_best_that_there_is(machine: Machine) -> None:
 @some
 @given(machines)
 def test_promises_are_kept_by_machines_that_are_as_the_model_has_them(machine: Machine) -> None:
-    assume(machine.reading < 0.3 or machine.reading == 1.0)  # in between, what more it could give is a guess
     advice = advice_on(machine)
     changes = {"user code": lambda _: {"user": 0.0}, "cpus": lambda one: {"cpus": int(one.amount)}}
     for one in advice.remedies:
         if one.kind in changes:
             better = dataclasses.replace(machine, **changes[one.kind](one))
+            if machine.reading < 1.0 and better.reading > 0.99:
+                continue  # storage that was never waited for has no known limit
             assert one.gain == pytest.approx(better.rate / machine.rate, rel=0.1)

@@ -67,7 +67,7 @@ class Machine:
         busy, n = self.busy(), self.rate * seconds
         stored = 1 - self.held
         decode, augment = self.work
-        hands = self.situation_means().hands
+        hands, fetchers = self.situation_means().hands, self.situation_means().fetchers
         free = hands * seconds - n * (decode + augment)
         starved = busy["storage"] >= max(busy["cpu"], busy["hands"], busy["trainer"])
         idles = busy["trainer"] >= max(busy["cpu"], busy["hands"], busy["storage"])
@@ -80,7 +80,7 @@ class Machine:
             fetched_bytes=n * stored * self.encoded,
             fetch=n
             * stored
-            * max(self.fetch, self.encoded / self.storage * (1 + (hands - 1) * self.reading)),
+            * max(self.fetch, self.encoded / self.storage * (1 + (fetchers - 1) * self.reading)),
             fetch_cpu=n * self.fetch,
             starved=free if starved else 0.0,
             decoded=n * stored,
@@ -186,7 +186,7 @@ def test_slow_storage_wants_a_small_cache_for_encoded_samples_or_a_faster_disk()
     machine = Machine(storage=20 * MB)
     remedies = {one.kind: one for one in advice_on(machine, tells_apart=False).remedies}
     cache, storage = remedies["cache"], remedies["storage"]
-    assert cache.split == (1.0, 0.0, 0.0)
+    assert cache.split == (1.0, 0.0, 0.0) and "split=(1, 0, 0)" in cache.what
     assert cache.amount < 1.15 * machine.samples * machine.encoded
     better = dataclasses.replace(machine, storage=storage.amount)
     assert storage.gain == pytest.approx(better.rate / machine.rate, rel=0.05)
@@ -208,7 +208,7 @@ def test_without_a_profile_nothing_is_promised_of_decoded_samples_and_with_one_i
     assert gain_of(advice, "cache") == 1.0
     assert any("headrace profile" in note for note in advice.notes)
     advice = advice_on(machine, tells_apart=False, augment_part=0.1, full_part=1.2)
-    assert gain_of(advice, "cache") == pytest.approx(10, rel=0.1)
+    assert gain_of(advice, "cache") == pytest.approx(8.6, rel=0.1)
     assert not any("headrace profile" in note for note in advice.notes)
 
 
@@ -342,10 +342,11 @@ def test_the_curve_rises_to_the_best_that_there_is(machine: Machine) -> None:
 @some
 @given(machines)
 def test_promises_are_kept_by_machines_that_are_as_the_model_has_them(machine: Machine) -> None:
-    assume(machine.reading < 0.3 or machine.reading == 1.0)  # in between, what more it could give is a guess
     advice = advice_on(machine)
     changes = {"user code": lambda _: {"user": 0.0}, "cpus": lambda one: {"cpus": int(one.amount)}}
     for one in advice.remedies:
         if one.kind in changes:
             better = dataclasses.replace(machine, **changes[one.kind](one))
+            if machine.reading < 1.0 and better.reading > 0.99:
+                continue  # storage that was never waited for has no known limit
             assert one.gain == pytest.approx(better.rate / machine.rate, rel=0.1)

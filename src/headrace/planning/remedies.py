@@ -126,6 +126,8 @@ def _cache(situation: Situation, paper: Paper, now: float) -> Iterator[Remedy]:
     what = f"a cache of {show_size(size)} for {form} samples"
     if paper.cache:
         what = f"{show_size(size - paper.cache)} more cache, for {form} samples"
+    if plan.split == ENCODED:
+        what += " (split=(1, 0, 0))"
     after = paper if form == "encoded" else with_decoded_cache(situation, paper)
     yield Remedy(
         "cache", what, plan.throughput / now, plan.throughput, size, after.limit(size, plan.split), plan.split

@@ -63,6 +63,7 @@ class DoctorBench:
                 "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]),
                 "XDG_STATE_HOME": place,
                 "XDG_CACHE_HOME": place,
+                "HEADRACE_PROFILES": "1",
             }
             for case in self.cases:
                 if case.profiled:

@@ -43,11 +43,6 @@ class Division:
         """What the present division rests on."""
         return self._planner.terms if self._planner is not None else None
 
-    @property
-    def throughput(self) -> float:
-        """Samples per second that are expected of it, over all jobs; 0 while too little is known."""
-        return self._planner.plan.throughput if self._planner is not None else 0.0
-
     def add(self, spent: Spent) -> None:
         """A worker reports what some rows took."""
         sums = self._spent

@@ -13,6 +13,7 @@ from typing import Any
 
 from headrace.core.memory import available_memory
 from headrace.loader.describe import Entered, describe
+from headrace.loader.learning import wants_profiles
 from headrace.loader.sessions import Session
 from headrace.loader.sums import entries, session_sums
 from headrace.measure import Profile, load_profile
@@ -148,7 +149,7 @@ class Observer:
 
     def _known(self) -> Profile | None:
         """What a profile says of the recipe, if somebody took one."""
-        if not self._asked_for_profile and self.subject.recipe is not None:
+        if not self._asked_for_profile and self.subject.recipe is not None and wants_profiles():
             self._asked_for_profile = True
             with contextlib.suppress(Exception):  # (what a source of the user's makes of its fingerprint)
                 self._profile = load_profile(self.subject.recipe)

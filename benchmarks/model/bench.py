@@ -49,10 +49,16 @@ class ModelBench:
         self.decoded = 0
         self.terms: Terms | None = None
         self.missing: dict[str, str] = {}
+        self.again: list[str] = args.again
+        self.before: dict[str, Any] = {}
 
     def main(self) -> None:
         """Run the benchmark. What it finds never makes it fail."""
         try:
+            if self.again:
+                name = "model.quick.json" if self.quick else "model.json"
+                self.before = json.loads((RESULTS / name).read_text())
+                self.missing = self.before["missing"]
             self.photos = make_photos(DATA, self.count)
             self.decoded = decoded_bytes(self.photos)
             with throttle(self.photos) as group:
@@ -75,8 +81,11 @@ class ModelBench:
             "epochs": 2,
             "device": group.device,
         }
+        shifts |= self.before.get("shifts", {})
+        measured = [split for split in shifts if self.wants(f"shift, {split}")]
+        shifts |= {split: [] for split in measured}
         for number in range(1, self.repeats + 1):
-            for split in shifts:
+            for split in measured:
                 told = orders(split, SHIFT_RATIO, self.decoded, **self.common(group), **wanted)
                 try:
                     found = self.run_job("benchmarks.model.shift", told)
@@ -90,6 +99,10 @@ class ModelBench:
                     f"{found['first']:,.0f} in the epoch after, {found['after']:,.0f} then"
                 )
         return shifts
+
+    def wants(self, case: str) -> bool:
+        """Whether a case is to be measured."""
+        return not self.again or any(case.startswith(name) or case.endswith(name) for name in self.again)
 
     def common(self, group: Throttle) -> dict[str, Any]:
         """What all jobs are told."""
@@ -110,11 +123,13 @@ class ModelBench:
     def run(self, group: Throttle) -> dict[str, list[Run]]:
         """All rounds, interleaved."""
         # What the models rest on is measured once, by the loader itself, in a run that is none of those below.
-        first = self.measure(group, AUTO, 4.0, 0)
-        self.terms = Terms(**first["terms"])
+        found = self.before.get("terms") or self.measure(group, AUTO, 4.0, 0)["terms"]
+        self.terms = Terms(**found)
         say(f"measured: {self.terms}")
         cases = [(split, ratio) for ratio in self.ratios for split in (*SPLITS, AUTO)]
-        runs: dict[str, list[Run]] = {name(*case): [] for case in cases}
+        runs: dict[str, list[Run]] = {name(*case): [] for case in cases} | self.before.get("runs", {})
+        cases = [case for case in cases if self.wants(name(*case))]
+        runs |= {name(*case): [] for case in cases}
         total, done, begun = len(cases) * self.repeats, 0, time.monotonic()
         for number in range(1, self.repeats + 1):
             for split, ratio in cases:
@@ -202,6 +217,7 @@ class ModelBench:
         result = {
             **header("model", self.quick),
             "settings": {"read_bytes_s": READ_BYTES_S, "repeats": self.repeats, "batch": 64},
+            "again": sorted({*self.before.get("again", []), *self.again}),
             "photos": describe_photos(self.photos),
             "terms": None if self.terms is None else dataclasses.asdict(self.terms),
             "points": points,
@@ -292,6 +308,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks/model/run", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="1000 photos, three cache sizes, one repeat")
     parser.add_argument("--repeats", type=int, help="rounds (default: 2)")
+    parser.add_argument(
+        "--again",
+        action="append",
+        default=[],
+        metavar="CASE",
+        help="measure cases of the last result again, and keep the others: auto, 1:10, shift, ...",
+    )
     parser.add_argument(
         "--patience", type=float, default=20, help="seconds to wait for an idle machine per run"
     )

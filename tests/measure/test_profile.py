@@ -76,7 +76,7 @@ def test_forms_that_cannot_be_cached_are_of_no_use_to_a_planner() -> None:
     terms = msgspec.structs.replace(PROFILE, sizes=sizes, cpu=cpu, storage=None).terms(cache=1e12)
     assert terms is not None
     # However they are given room, nothing is gained.
-    assert search(terms).throughput == pytest.approx(90.0, rel=1e-3)
+    assert search(terms).throughput == pytest.approx(90.0, rel=0.02)
     assert (bottleneck.throughput(terms, grid()) <= 90.0 * (1 + 1e-9)).all()
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from headrace.coordinate.messages import Spent
 from headrace.core.forms import Form
+from headrace.core.sparse import PAGE
 from headrace.planning import Means, Measured, Planner, Terms
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ class Division:
         if not measured.prepared or not budget:
             return False
         if self._planner is None:
-            known = Terms(samples, 1.0, 0.0, 0.0, budget, prepare=1.0, augment=1.0)
+            known = Terms(samples, 1.0, 0.0, 0.0, budget, prepare=1.0, augment=1.0, overhead=PAGE / 2)
             self._planner = Planner(known, (self.encoded, 1.0 - self.encoded, 0.0), joint=True)
         plan = self._planner.look(
             measured,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from headrace.coordinate.directory import Directory
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.layout import RowLayout
+from headrace.core.sparse import PAGE
 from headrace.host.base import Host
 from headrace.loader.sums import host_sums, means_of
 from headrace.planning import Measured, Planner, Staff, Terms, split_budget
@@ -26,7 +27,7 @@ class Splitter:
         self._host, self._directory = host, directory
         self._budget = sum(directory.budgets.values())
         split = tuple(directory.budgets[form] / self._budget for form in CACHEABLE)
-        known = Terms(samples, 1.0, 0.0, 0.0, self._budget, prepare=1.0, augment=1.0)
+        known = Terms(samples, 1.0, 0.0, 0.0, self._budget, prepare=1.0, augment=1.0, overhead=PAGE / 2)
         self.planner = Planner(known, (split[0], split[1], split[2]), before(self._budget))
         if self.planner.plan.split != split:
             directory.divide(split_budget(self._budget, self.planner.plan.split))

@@ -21,10 +21,12 @@ RESOURCES = ("storage", "cpu", "cache", "network", "pcie", "gpu")
 def demands(terms: Terms, splits: Floats) -> dict[str, Floats]:
     """Seconds for which each resource is busy with one delivered sample, for each split."""
     encoded, decoded, augmented = splits.T * terms.cache
-    held_decoded = np.minimum(1.0, decoded / (terms.decoded * terms.samples))
-    held_encoded = np.minimum(1.0 - held_decoded, encoded / (terms.encoded * terms.samples))
+    held_decoded = np.minimum(1.0, decoded / ((terms.decoded + terms.overhead) * terms.samples))
+    held_encoded = np.minimum(
+        1.0 - held_decoded, encoded / ((terms.encoded + terms.overhead) * terms.samples)
+    )
     stored = 1.0 - held_decoded - held_encoded
-    kept = _kept(terms, augmented / terms.augmented)
+    kept = _kept(terms, augmented / (terms.augmented + terms.overhead))
     prepared = 1.0 - kept * (terms.jobs - 1) / terms.jobs
     """Preparations of a delivered sample: the rest was prepared for another job."""
     taken = 1.0 - prepared

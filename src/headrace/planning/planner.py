@@ -26,6 +26,8 @@ class Planner:
     def __init__(
         self, known: Terms, split: Split, before: Terms | None = None, *, joint: bool = False
     ) -> None:
+        if before is not None:
+            before = replace(before, overhead=known.overhead)
         self.terms = before
         """What the last plan rests on."""
         self.plan = Plan(split, 0.0) if before is None else reconsider(split, before, joint=joint)

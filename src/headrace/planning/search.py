@@ -14,8 +14,8 @@ from headrace.planning.terms import Floats, Terms
 Model = Callable[[Terms, Floats], Floats]
 Split = tuple[float, float, float]
 
-_AS_GOOD = 1e-3
-"""Splits that differ by less than this part of their throughput are as good as each other."""
+AS_GOOD = 0.02
+"""Splits that differ by less than this part of their throughput are as good as each other: models err by more."""
 WORTH = 0.03
 """A change of split has to promise more than this part of the present throughput: models and measurements err."""
 
@@ -42,7 +42,7 @@ def search(terms: Terms, model: Model = bottleneck.cautious, steps: int = 100) -
     """The split of which a model expects most; among those that are as good, the one with least work to do."""
     splits = grid(steps)
     expected = model(terms, splits)
-    good = np.flatnonzero(expected >= (1.0 - _AS_GOOD) * expected.max())
+    good = np.flatnonzero(expected >= (1.0 - AS_GOOD) * expected.max())
     work = bottleneck.demands(terms, splits[good])
     # Work that is spared leaves the machine to others, storage more than the CPU, which may be all the job's own.
     order = np.lexsort((splits[good, 2], np.round(work["cpu"], 12), np.round(work["storage"], 12)))

@@ -55,6 +55,8 @@ class Terms:
     """That train on the same samples, and share what is prepared."""
     window: float = 0.0
     """Augmented samples that have to be kept at a time for each to reach all jobs."""
+    overhead: float = 0.0
+    """Bytes that a sample takes in the cache beyond its own: it fills whole pages."""
 
     @property
     def gradients_network(self) -> float:

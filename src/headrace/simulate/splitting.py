@@ -5,6 +5,7 @@ from __future__ import annotations
 from headrace.coordinate.directory import Directory
 from headrace.coordinate.messages import Spent
 from headrace.core.forms import CACHEABLE, Form
+from headrace.core.sparse import PAGE
 from headrace.planning import Means, Measured, Planner, Terms, split_budget
 
 _EVERY = 1.0
@@ -18,7 +19,9 @@ class Splitting:
         """``augmented``: bytes of an augmented sample."""
         self._directory, self._means, self._augmented = directory, means, augmented
         self._budget = sum(directory.budgets.values())
-        known = Terms(directory.size, 1.0, 0.0, 0.0, self._budget, prepare=1.0, augment=1.0)
+        known = Terms(
+            directory.size, 1.0, 0.0, 0.0, self._budget, prepare=1.0, augment=1.0, overhead=PAGE / 2
+        )
         split = tuple(directory.budgets[form] / self._budget for form in CACHEABLE)
         self._planner = Planner(known, (split[0], split[1], split[2]))
         self._spent = Spent()

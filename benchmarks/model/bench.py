@@ -268,6 +268,10 @@ class ModelBench:
                         "best_split": best,
                         "single": single[form],
                         "best_single": form,
+                        "chose_it": all(
+                            run["splits"][-1][form] == sum(run["splits"][-1].values())
+                            for run in runs[name(AUTO, ratio)]
+                        ),
                     }
                 )
         return found
@@ -294,7 +298,7 @@ class ModelBench:
                     f"auto over the best split at {ratio}", [item["auto"] / item["best"]], ">=", 0.95, note
                 )
             )
-            note = f"best: {item['best_single']}"
+            note = f"best: {item['best_single']}" + (", which auto chose, too" if item["chose_it"] else "")
             found.append(
                 target(
                     f"auto over the best form at {ratio}", [item["auto"] / item["single"]], ">=", 1.0, note

@@ -77,5 +77,7 @@ def test_samples_of_all_sizes_fill_the_budget_and_no_more(place: Path, tmp_path:
         status = control.status()
         assert status is not None
         assert 0.8 * budget <= status.memory.used <= budget
-        assert wait_until(lambda: held(status.pid) <= 1.05 * budget, 20), (held(status.pid), budget)
+        # Blocks that batches ahead may fill still hold what was in them before.
+        assert wait_until(lambda: held(status.pid) <= 1.25 * budget, 20), (held(status.pid), budget)
         assert loader.stats().hits > 0
+    assert wait_until(lambda: held(status.pid) <= 1.05 * budget, 20), (held(status.pid), budget)

@@ -56,7 +56,7 @@ class Costs(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A batch, in the training process."""
     draw: Seconds = 520e-6
     """A draw, in the shared host."""
-    row: Seconds = 10e-6
+    row: Seconds = 12e-6
     """Each row of a draw, in the shared host."""
     report: Seconds = 270e-6
     """A finished order, in the shared host."""

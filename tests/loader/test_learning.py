@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 import headrace as hr
+from headrace.coordinate import splitter
 from headrace.core.forms import Form
-from headrace.loader import learning, splitter
+from headrace.loader import learning
 from headrace.loader.sharing import job_name
 from headrace.measure import Machine, Profile, Seen, keep, learn, load_profile, save_profile
 from headrace.measure.cpu import CPU, Rate, Stage
@@ -47,7 +48,7 @@ BATCHES = learning._BATCHES
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (splitter, learning):
-        monkeypatch.setattr(module, "_EVERY", 0.1)
+        monkeypatch.setattr(module, "LOOK_EVERY", 0.1)
     # On a busy machine these loops, too, may be what limits: then any split is as good as another.
     monkeypatch.setattr(learning, "_BATCHES", 1 << 30)
 

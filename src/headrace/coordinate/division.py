@@ -7,18 +7,12 @@ cache they leave to encoded ones, and that depends on storage, on the processors
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from headrace.coordinate.messages import Spent
+from headrace.coordinate.pool import Part
 from headrace.core.forms import Form
-from headrace.core.sparse import PAGE
-from headrace.planning import Means, Measured, Planner, Terms
+from headrace.planning import LOOK_EVERY, Means, Planner, Terms
 
-if TYPE_CHECKING:
-    from headrace.coordinate.pool import Part
-
-_EVERY = 1.0
-"""Seconds between two looks: long enough to say something, short enough that a shift is soon made up for."""
 _SMOOTH = 0.7
 """What the past counts in the mean of augmented samples."""
 
@@ -46,18 +40,7 @@ class Division:
 
     def add(self, spent: Spent) -> None:
         """A worker reports what some rows took."""
-        sums = self._spent
-        sums.fetch += spent.fetch
-        sums.fetch_cpu += spent.fetch_cpu
-        sums.fetched += spent.fetched
-        sums.fetched_bytes += spent.fetched_bytes
-        sums.wait_fetch += spent.wait_fetch
-        sums.wait_order += spent.wait_order
-        sums.decode += spent.decode
-        sums.decoded += spent.decoded
-        sums.augment += spent.augment
-        sums.prepared += spent.prepared
-        sums.cpu += spent.cpu
+        self._spent.add(spent)
 
     def give(self, samples: int) -> None:
         """Samples were given to a job."""
@@ -69,7 +52,7 @@ class Division:
             return False
         if self._since == -math.inf:
             self._begin(now)
-        return now - self._since >= _EVERY
+        return now - self._since >= LOOK_EVERY
 
     def _begin(self, now: float) -> None:
         self._since, self._spent, self._delivered = now, Spent(), 0
@@ -92,28 +75,16 @@ class Division:
         """
         seconds, spent = now - self._since, self._spent
         hands = (spent.decode + spent.augment + spent.wait_order + spent.wait_fetch) / seconds
-        measured = Measured(
-            seconds=seconds,
-            delivered=self._delivered,
-            waited=seconds,  # whether their loops waited, jobs do not say; what is prepared sooner does no harm
-            fetched=spent.fetched,
-            fetched_bytes=spent.fetched_bytes,
-            fetch=spent.fetch,
-            fetch_cpu=spent.fetch_cpu,
-            starved=spent.wait_fetch,
-            decoded=spent.decoded,
-            decode=spent.decode,
-            prepared=spent.prepared,
-            augment=spent.augment,
-            cpu=spent.cpu,
-        )
+        # Whether their loops waited, jobs do not say. What is prepared sooner than needed does no harm.
+        measured = spent.measured(seconds=seconds, delivered=self._delivered, waited=seconds)
         self._window += (1 - _SMOOTH) * (instances - self._window) if self._window else instances
         self._begin(now)
         if not measured.prepared or not budget:
             return False
         if self._planner is None:
-            known = Terms(samples, 1.0, 0.0, 0.0, budget, prepare=1.0, augment=1.0, overhead=PAGE / 2)
-            self._planner = Planner(known, (self.encoded, 1.0 - self.encoded, 0.0), joint=True)
+            self._planner = Planner(
+                Terms.unknown(samples, budget), (self.encoded, 1.0 - self.encoded, 0.0), joint=True
+            )
         plan = self._planner.look(
             measured,
             Means(self.cpus, max(1, round(hands)), max(1, self.workers)),

@@ -8,6 +8,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.planning import Measured
+
 
 class Order(msgspec.Struct, array_like=True):
     """What the host asks of a worker: prepare some rows of one batch."""
@@ -94,6 +96,52 @@ class Spent(msgspec.Struct, array_like=True):
     user_cpu: Seconds = 0.0
     pixels: Number = 0
     """Of the images that were decoded, as they lie in storage."""
+
+    def add(self, other: Spent) -> None:
+        """Count another order, too."""
+        self.fetch += other.fetch
+        self.decode += other.decode
+        self.augment += other.augment
+        self.wait_order += other.wait_order
+        self.wait_fetch += other.wait_fetch
+        self.wait_room += other.wait_room
+        self.fetched += other.fetched
+        self.fetched_bytes += other.fetched_bytes
+        self.decoded += other.decoded
+        self.prepared += other.prepared
+        self.cpu += other.cpu
+        self.fetch_cpu += other.fetch_cpu
+        self.reading += other.reading
+        self.user += other.user
+        self.user_cpu += other.user_cpu
+        self.pixels += other.pixels
+        if other.gil_held >= 0:  # the latest counts
+            self.gil_held = other.gil_held
+
+    def measured(self, *, seconds: float, delivered: float, waited: float, loop_cpu: float = 0.0) -> Measured:
+        """The same for a planner, with what is known of the loop."""
+        return Measured(
+            seconds=seconds,
+            delivered=delivered,
+            waited=waited,
+            loop_cpu=loop_cpu,
+            fetched=self.fetched,
+            fetched_bytes=self.fetched_bytes,
+            fetch=self.fetch,
+            fetch_cpu=self.fetch_cpu,
+            reading=self.reading,
+            starved=self.wait_fetch,
+            decoded=self.decoded,
+            decode=self.decode,
+            prepared=self.prepared,
+            augment=self.augment,
+            cpu=self.cpu,
+            user=self.user,
+            user_cpu=self.user_cpu,
+            pixels=self.pixels,
+            room=self.wait_room,
+            idle=self.wait_order,
+        )
 
 
 class OrderDone(msgspec.Struct, tag="done", array_like=True):

@@ -135,10 +135,6 @@ class Pool:
     def _used_by(self, part: Part) -> int:
         return sum(self._used[form] for form in part)
 
-    def used_for(self, form: Form) -> int:
-        """Bytes that a form fills, or is expected to."""
-        return self._used[form]
-
     def owed(self, shelf: Shelf) -> bool:
         """Whether a form has less than its part of the budget because another one has more."""
         return self._within_limit(shelf.form, self.size_for(shelf)) and any(map(self._overdrawn, CACHEABLE))

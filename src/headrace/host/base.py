@@ -32,30 +32,16 @@ class Totals:
         self.restarts = 0
         self.waited = 0.0
         """Seconds for which the job waited for a batch."""
-        self.gil_held = -1.0
 
     def add(self, spent: Spent) -> None:
         """Count one order."""
         self.orders += 1
-        total = self.spent
-        total.fetch += spent.fetch
-        total.decode += spent.decode
-        total.augment += spent.augment
-        total.wait_order += spent.wait_order
-        total.wait_fetch += spent.wait_fetch
-        total.wait_room += spent.wait_room
-        total.fetched += spent.fetched
-        total.fetched_bytes += spent.fetched_bytes
-        total.decoded += spent.decoded
-        total.prepared += spent.prepared
-        total.cpu += spent.cpu
-        total.fetch_cpu += spent.fetch_cpu
-        total.reading += spent.reading
-        total.user += spent.user
-        total.user_cpu += spent.user_cpu
-        total.pixels += spent.pixels
-        if spent.gil_held >= 0:
-            self.gil_held = spent.gil_held
+        self.spent.add(spent)
+
+    @property
+    def gil_held(self) -> float:
+        """Share of the time for which user code held the interpreter lock; negative: not measured."""
+        return self.spent.gil_held
 
 
 class Host(Protocol):

@@ -21,11 +21,9 @@ from headrace.loader.sums import host_sums, means_of
 from headrace.measure import Profile, Seen, learn, load_profile
 from headrace.measure.keep import fingerprint_of
 from headrace.measure.seen import Cost, Starved
-from headrace.planning import Measured, Staff, Supply, Terms
+from headrace.planning import LOOK_EVERY, Measured, Staff, Supply, Terms
 from headrace.recipes.recipe import Recipe
 
-_EVERY = 1.0
-"""Seconds between two looks at what storage gives."""
 _FIRST = 5.0
 """Seconds after which something is kept for the first time."""
 _SELDOM = 60.0
@@ -116,7 +114,7 @@ class Learning:
         now = time.perf_counter()
         self._given = now, rows
         self._delivered += rows
-        if now - self._looked.seconds < _EVERY or not self._identified:
+        if now - self._looked.seconds < LOOK_EVERY or not self._identified:
             return
         self._look(staff, layout)
         if not self._again and now >= self._due and self._delivered >= self._enough:

@@ -17,6 +17,7 @@ import torch
 from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.coordinate.messages import Order, OrderDone
+from headrace.coordinate.splitter import Splitter
 from headrace.core.errors import BadSample, HeadraceError, SampleError, TooManyBadSamples
 from headrace.core.forms import Form
 from headrace.core.layout import RowLayout, aligned
@@ -32,9 +33,9 @@ from headrace.loader.learning import Learning
 from headrace.loader.objects import begin_worker
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
 from headrace.loader.sharing import Sharing
-from headrace.loader.splitter import Splitter
+from headrace.loader.sums import host_sums, means_of
 from headrace.loader.wrap import RowWrapper, close_gaps, fill_gaps
-from headrace.planning import Staff, ahead_at_first, deepen, rows_per_order, staff
+from headrace.planning import Measured, Staff, ahead_at_first, deepen, rows_per_order, staff
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.recipe import Recipe
 
@@ -148,8 +149,8 @@ class RecipeSession(Hosted):
         )
         self._splitter = None
         if plans and parts.cache is not None:
-            before = functools.partial(self._learning.terms, staff=self._staff)
-            self._splitter = Splitter(self.host, parts.directory, len(recipe.source), before)
+            before = self._learning.terms(sum(parts.directory.budgets.values()), self._staff)
+            self._splitter = Splitter(parts.directory, self._sums(), before)
         if self._tunes:
             self.host.spare = 1
         self._unknown: int | None = None
@@ -230,10 +231,20 @@ class RecipeSession(Hosted):
         if self._tunes:
             self._tune()
         if self._splitter is not None:
-            self._splitter.look(self._staff, self._layout)
+            self._split(self._splitter)
         value = self._pinned(self._value(batch))
         self._learning.given(len(batch.drawn.indices), self._staff, self._layout)
         return batch.drawn, value
+
+    def _split(self, splitter: Splitter) -> None:
+        """Now and then: divide the cache by what was measured."""
+        if splitter.is_due(time.perf_counter()):
+            augmented = self._layout.nbytes(1) if self._layout is not None else 0.0
+            splitter.look(self._sums(), means_of(self._staff), augmented)
+
+    def _sums(self) -> Measured:
+        host = self.host
+        return host_sums(host, sum(host.coordinator.directory.hits.values()), host.totals.waited)
 
     def _tune(self) -> None:
         """Every few batches: keep more of them ahead, or fewer, by who had to wait."""

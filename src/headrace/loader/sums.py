@@ -19,28 +19,8 @@ def means_of(staff: Staff) -> Means:
 
 def host_sums(host: Host, delivered: float, waited: float) -> Measured:
     """Sums of a host since it began; of the clock and the loop's CPU, since whenever."""
-    spent = host.totals.spent
-    return Measured(
-        seconds=time.perf_counter(),
-        delivered=delivered,
-        waited=waited,
-        loop_cpu=time.process_time(),
-        fetched=spent.fetched,
-        fetched_bytes=spent.fetched_bytes,
-        fetch=spent.fetch,
-        fetch_cpu=spent.fetch_cpu,
-        reading=spent.reading,
-        starved=spent.wait_fetch,
-        decoded=spent.decoded,
-        decode=spent.decode,
-        prepared=spent.prepared,
-        augment=spent.augment,
-        cpu=spent.cpu,
-        user=spent.user,
-        user_cpu=spent.user_cpu,
-        pixels=spent.pixels,
-        room=spent.wait_room,
-        idle=spent.wait_order,
+    return host.totals.spent.measured(
+        seconds=time.perf_counter(), delivered=delivered, waited=waited, loop_cpu=time.process_time()
     )
 
 

@@ -4,7 +4,7 @@ from headrace.planning.advice import Advice, advise, curve
 from headrace.planning.depth import deepen
 from headrace.planning.measured import Means, Measured
 from headrace.planning.orders import ahead_at_first, rows_per_order
-from headrace.planning.planner import Planner
+from headrace.planning.planner import LOOK_EVERY, Planner
 from headrace.planning.remedies import Curve, Remedy
 from headrace.planning.search import Plan, reconsider, search
 from headrace.planning.situation import Situation
@@ -14,6 +14,7 @@ from headrace.planning.supply import Supply
 from headrace.planning.terms import Terms
 
 __all__ = [
+    "LOOK_EVERY",
     "Advice",
     "Curve",
     "Means",

@@ -9,6 +9,8 @@ from headrace.planning.search import Plan, Split, reconsider
 from headrace.planning.supply import Supply
 from headrace.planning.terms import Terms
 
+LOOK_EVERY = 1.0
+"""Seconds between two looks: long enough to say something, short enough that a shift is soon made up for."""
 _ENOUGH = 64
 """Samples that have to be seen of a stage before its cost is believed."""
 _FORGET = 0.5

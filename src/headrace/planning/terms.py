@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.core.sparse import PAGE
+
 Floats = NDArray[np.float64]
 
 
@@ -57,6 +59,11 @@ class Terms:
     """Augmented samples that have to be kept at a time for each to reach all jobs."""
     overhead: float = 0.0
     """Bytes that a sample takes in the cache beyond its own: it fills whole pages."""
+
+    @classmethod
+    def unknown(cls, samples: float, cache: float) -> Terms:
+        """What is certain of a cache before anything was measured."""
+        return cls(samples, 1.0, 0.0, 0.0, cache, prepare=1.0, augment=1.0, overhead=PAGE / 2)
 
     @property
     def gradients_network(self) -> float:

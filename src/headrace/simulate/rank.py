@@ -15,14 +15,14 @@ import numpy as np
 from headrace.coordinate.coordinator import Batch, Coordinator, Draws, Slot
 from headrace.coordinate.messages import Order, OrderDone, Spent
 from headrace.coordinate.protocol import Ask, Begin, Finished, Join, Reply
+from headrace.coordinate.splitter import Splitter
 from headrace.core.forms import Form
-from headrace.planning import Means, ahead_at_first, deepen, rows_per_order, split_budget, staff
+from headrace.planning import Means, Measured, ahead_at_first, deepen, rows_per_order, split_budget, staff
 from headrace.sampling import Geometry
 from headrace.simulate.catalogues import HostCatalogue, OwnCatalogue
 from headrace.simulate.draws import HostDraws, Line, Orders, OwnDraws
 from headrace.simulate.node import Node
 from headrace.simulate.scenario import Job
-from headrace.simulate.splitting import Splitting
 from headrace.simulate.tally import Tally
 from headrace.simulate.work import Ids, Sizes, fill_of, work_of
 from headrace.simulate.workers import Crew, Task, Worker
@@ -83,7 +83,8 @@ class Rank:
         node.commons.division.workers += people.processes
         self.crew = Crew(self, node, people.processes, threads, pipelined=not plain)
         self._catalogue: HostCatalogue | OwnCatalogue
-        self._splitting: Splitting | None = None
+        self._splitter: Splitter | None = None
+        self._sums = Spent()
         if self._shared:
             self._catalogue = HostCatalogue(self.tally)
         else:
@@ -91,8 +92,8 @@ class Rank:
             budgets[Form.AUGMENTED] = 0
             self._catalogue = OwnCatalogue(self._samples, budgets, self.tally, sizes, self._low)
             if job.split is None and any(budgets.values()):
-                means = Means(node.cpus, self.hands, people.processes)
-                self._splitting = Splitting(self._catalogue, means, sizes.mean(Form.AUGMENTED))
+                self._means = Means(node.cpus, self.hands, people.processes)
+                self._splitter = Splitter(self._catalogue, Measured())
         self.coordinator = Coordinator(self._catalogue, rows_per_order=rows)
         self.line = Line(self._send)
         self.session = -1
@@ -161,11 +162,17 @@ class Rank:
         self.tally.waited += now - self._began
         if self._tunes:
             self._tune(now)
-        if self._splitting is not None:
-            self._splitting.look(now, self.tally.waited)
+        if self._splitter is not None and self._splitter.is_due(now):
+            self._split(self._splitter, now)
         if batch.drawn.last:
             self._feed()
         self.node.processors.add_urgent(self.node.costs.batch, self._train, batch)
+
+    def _split(self, splitter: Splitter, now: float) -> None:
+        """Look at what was measured, as a loader does."""
+        drawn = self._catalogue.drawn if isinstance(self._catalogue, OwnCatalogue) else 0
+        sums = self._sums.measured(seconds=now, delivered=drawn, waited=self.tally.waited)
+        splitter.look(sums, self._means, self._sizes.mean(Form.AUGMENTED))
 
     def _train(self, batch: Batch) -> None:
         self.tally.images += len(batch.drawn.indices)
@@ -265,8 +272,7 @@ class Rank:
         published, wanted = b"", (0, 0, 0)
         if isinstance(self._catalogue, OwnCatalogue):
             published, wanted = self._catalogue.publish_all(order)
-            if self._splitting is not None:
-                self._splitting.add(self._spent(task, idle))
+            self._sums.add(self._spent(task, idle))
         else:
             self._report(order, self._spent(task, idle))
         if not order.fill:

@@ -36,7 +36,7 @@ def main() -> None:
             decode=hr.image.decode(),
             augment=[hr.image.random_resized_crop(64), hr.image.horizontal_flip()],
         )
-        # pin_memory: the memory of batches is page-locked once, so the copy can run beside the training step.
+        # pin_memory: batches lie in page-locked memory, so the copy can run beside the training step.
         with hr.DataLoader(recipe, batch_size=32, shuffle=True, pin_memory=cuda) as loader:
             for images, _labels in loader:
                 out = model(images.to(device, non_blocking=True))

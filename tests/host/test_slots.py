@@ -225,14 +225,6 @@ def test_a_range_that_a_worker_allocated_replaces_the_slots_own(arena: Arena) ->
     assert (arena.in_use, pool.count) == (0, 0)
 
 
-def test_pinned_memory_is_let_go_before_it_is_freed(arena: Arena) -> None:
-    pool = SlotPool(arena, PAGE, keep=0)
-    freed: list[tuple[int, int]] = []
-    pool.on_free = lambda slot: freed.append((slot.nbytes, arena.in_use))
-    pool.put_back(pool.acquire())
-    assert freed == [(PAGE, PAGE)]
-
-
 def test_slots_of_unknown_size_take_no_memory(arena: Arena) -> None:
     pool = SlotPool(arena, 0, keep=2)
     slots = [pool.acquire() for _ in range(3)]

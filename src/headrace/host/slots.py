@@ -6,7 +6,6 @@ import ctypes
 import functools
 import weakref
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,8 +36,6 @@ class SlotPool:
         self._released: deque[HostSlot] = deque()
         self._leases: dict[HostSlot, Any] = {}
         self._all: set[HostSlot] = set()
-        self.on_free: Callable[[HostSlot], None] | None = None
-        """Called before a slot's memory is freed (page-locked memory has to be let go first)."""
 
     def acquire(self) -> HostSlot:
         """A free slot, or a new one."""
@@ -90,8 +87,6 @@ class SlotPool:
 
     def _free_range(self, slot: HostSlot) -> None:
         if slot.nbytes:
-            if self.on_free is not None:
-                self.on_free(slot)
             self._arena.free(slot.offset, slot.nbytes)
 
     def fit(self, slot: HostSlot, nbytes: int) -> None:

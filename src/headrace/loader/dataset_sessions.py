@@ -36,7 +36,7 @@ class ObjectSession(Hosted):
             task=task,
             context=context,
         )
-        self._pin(pin)
+        self._pins = pin
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
         """See ``Session``."""
@@ -74,7 +74,7 @@ class IterableSession(Hosted):
         )
         host.pick, host.on_done = self._pick, self._on_done
         self.host = host
-        self._pin(pin)
+        self._pins = pin
 
     def begin(self, draws: Draws, following: Draws | None) -> None:
         """See ``Session``."""

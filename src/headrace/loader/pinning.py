@@ -1,15 +1,18 @@
-"""Page-locked slots: pinned batches without the copy that pinning usually costs."""
+"""Page-locked batches.
+
+A GPU may read a pinned batch long after the last tensor over it is gone: ``x.cuda(non_blocking=True)`` returns before
+the copy has begun. torch keeps count of that for memory of its own, and only for that: with every copy its allocator
+notes the stream, and a block is used again when the stream is done with it. No loader can know this of memory of its
+own, because CUDA does not tell which streams read it. So pinned batches lie in torch's memory, one copy away from the
+slot, and the slot is free at once.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import warnings
 from typing import Any
 
 import torch
-
-from headrace.cache.arena import Arena
-from headrace.coordinate.coordinator import Slot
 
 
 def wants_pinning(pin_memory: bool, pin_memory_device: str = "") -> bool:
@@ -22,55 +25,33 @@ def wants_pinning(pin_memory: bool, pin_memory_device: str = "") -> bool:
             f"ignore pin_memory_device='{pin_memory_device}'.",
             stacklevel=4,
         )
-    if not torch.cuda.is_available():
+    kind = _accelerator()
+    if kind is None:
         warnings.warn(
             "'pin_memory' argument is set as true but no accelerator is found, "
             "then device pinned memory won't be used.",
             stacklevel=4,
         )
         return False
+    if kind == "mps":
+        warnings.warn(
+            "'pin_memory' argument is set as true but not supported on MPS now, "
+            "device pinned memory won't be used.",
+            stacklevel=4,
+        )
+        return False
     return True
 
 
-def _cudart() -> Any:
-    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
+def _accelerator() -> str | None:
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None:  # torch before 2.6
+        return "cuda" if torch.cuda.is_available() else None
+    return str(accelerator.current_accelerator().type) if accelerator.is_available() else None
 
 
 def pin_value(value: Any) -> Any:
-    """Every tensor of a nested value in page-locked memory; one that lies there already is not copied."""
+    """Every tensor of a nested value in page-locked memory of torch's."""
     from torch.utils.data._utils.pin_memory import pin_memory
 
     return pin_memory(value)  # type: ignore[no-untyped-call]
-
-
-class Pinner:
-    """Registers slots with CUDA as they are made, and lets go of them with the loader."""
-
-    def __init__(self, arena: Arena) -> None:
-        self._arena = arena
-        self._registered: dict[tuple[int, int], int] = {}
-
-    def pin(self, slot: Slot) -> bool:
-        """Page-lock a slot's memory; False where CUDA refuses (the caller then copies)."""
-        key = (slot.offset, slot.nbytes)
-        if key in self._registered:
-            return True
-        buffer = self._arena.map(*key)
-        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        status: Any = _cudart().cudaHostRegister(address, slot.nbytes, 0)
-        if int(status) != 0:
-            return False
-        self._registered[key] = address
-        return True
-
-    def release(self, slot: Slot) -> None:
-        """A slot's memory is about to be freed."""
-        address = self._registered.pop((slot.offset, slot.nbytes), None)
-        if address is not None:
-            _cudart().cudaHostUnregister(address)
-
-    def close(self) -> None:
-        """Unlock everything that is not in use."""
-        for address in self._registered.values():
-            _cudart().cudaHostUnregister(address)
-        self._registered.clear()

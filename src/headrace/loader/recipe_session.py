@@ -158,7 +158,7 @@ class RecipeSession(Hosted):
         if self._layout is not None:
             self.host.bytes_for = self._layout.nbytes
             self._deepen()
-        self._pin(pin)
+        self._pins = pin
 
     @property
     def workers(self) -> Staff:

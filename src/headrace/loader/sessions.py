@@ -27,7 +27,7 @@ from headrace.host.inline import InlineHost
 from headrace.host.shared_directory import SharedDirectory
 from headrace.host.slots import HostSlot, SlotPool
 from headrace.loader.codec import decode
-from headrace.loader.pinning import Pinner, pin_value
+from headrace.loader.pinning import pin_value
 
 
 class _Skipped:
@@ -108,7 +108,8 @@ class Hosted:
     """What sessions with a host share."""
 
     host: Host
-    _pinner: Pinner | None = None
+    _pins = False
+    """Whether batches are handed out in page-locked memory."""
 
     def begin(self, draws: Draws, following: Draws | None) -> None:
         """See ``Session``."""
@@ -126,8 +127,6 @@ class Hosted:
 
     def close(self) -> None:
         """See ``Session``."""
-        if self._pinner is not None:
-            self._pinner.close()
         self.host.close()
 
     @property
@@ -141,18 +140,11 @@ class Hosted:
 
     def _lease(self, batch: Batch) -> Any:
         assert isinstance(batch.slot, HostSlot)
-        if self._pinner is not None:
-            self._pinner.pin(batch.slot)
         return self.host.slots.lease(batch.slot)
 
     def _pinned(self, value: Any) -> Any:
-        """A batch, pinned if so wanted: its slot mostly is; what lies elsewhere is copied."""
-        return value if self._pinner is None or value is SKIPPED else pin_value(value)
-
-    def _pin(self, wanted: bool) -> None:
-        if wanted:
-            self._pinner = Pinner(self.host.arena)
-            self.host.slots.on_free = self._pinner.release
+        """A batch, pinned if so wanted."""
+        return pin_value(value) if self._pins and value is not SKIPPED else value
 
 
 def make_host(

@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordinate.protocol import Refused
-from tests.coordinate.jobs import Member, World
+from headrace.core.forms import Form
+from tests.coordinate.jobs import Member, World, prepared
 
 SAMPLINGS = ("auto", "opportunistic", "dependent")
 
@@ -130,3 +131,116 @@ def test_ranks_that_do_not_agree_and_full_seats_are_refused() -> None:
     assert isinstance(other.answer, Refused) and not other.answer.again
     unknown = Member(world, np.arange(40), sampling="alphabetic")
     assert isinstance(unknown.answer, Refused)
+
+
+def lagging(world: World) -> tuple[Member, Member, Member]:
+    """Another job, and two ranks of one: rank 1 has had its part of epoch 0 and begun epoch 1, rank 0 none of it."""
+    keys = ("", "", "a")
+    other = Member(world, np.arange(4), batch=4, keys=keys)
+    ranks = [
+        Member(world, np.arange(4), batch=2, keys=keys, group="g", rank=rank, world_size=2)
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.begin(0)
+    while not ranks[1].over:
+        ranks[1].ask()
+        for work in list(ranks[1].work.values()):
+            ranks[1].finish(work, 0, len(work.forms), lambda form, capacity: None)
+    ranks[1].begin(1)
+    return other, ranks[0], ranks[1]
+
+
+def test_what_a_lagging_rank_takes_is_not_given_to_the_next_epoch() -> None:
+    world = World()
+    other, behind, ahead = lagging(world)
+    other.begin()
+    other.ask()
+    (work,) = other.work.values()
+    other.finish(work, 0, 4, prepared)
+    behind.ask()  # (the world checks that nobody gets an instance twice)
+    (work,) = behind.work.values()
+    assert work.epoch == 0 and set(work.forms.tolist()) == {Form.AUGMENTED}
+    taken = set(work.indices.tolist())
+    ahead.ask()
+    (work,) = ahead.work.values()
+    assert work.epoch == 1 and taken & set(work.indices.tolist()), "drawn for both epochs"
+    world.drain()
+    assert behind.over and ahead.over
+
+
+def test_what_a_lagging_rank_waits_for_is_not_promised_to_the_next_epoch() -> None:
+    world = World()
+    other, behind, ahead = lagging(world)
+    other.begin()
+    other.ask()
+    behind.ask()
+    ahead.ask()
+    (early,), (late,) = behind.work.values(), ahead.work.values()
+    assert early.waits == 0 and set(early.indices.tolist()) & set(late.indices.tolist())
+    (work,) = other.work.values()
+    other.finish(work, 0, 4, prepared)
+    assert set(early.forms.tolist()) == {Form.AUGMENTED}
+    world.drain()
+
+
+def test_a_sample_that_is_repeated_for_another_rank_is_another_instance() -> None:
+    world = World()
+    other = Member(world, np.arange(1))
+    ranks = [Member(world, np.arange(1), batch=1, group="g", rank=rank, world_size=2) for rank in range(2)]
+    for member in (other, *ranks):
+        member.begin(0)
+    other.ask()
+    (work,) = other.work.values()
+    other.finish(work, 0, 1, prepared)
+    for rank in ranks:
+        rank.ask()
+    forms = [int(work.forms[0]) for rank in ranks for work in rank.work.values()]
+    assert forms[0] == Form.AUGMENTED and forms[1] < Form.AUGMENTED
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    samples=st.integers(1, 24),
+    batches=st.tuples(st.integers(1, 5), st.integers(1, 9)),
+    samplings=st.tuples(st.sampled_from(SAMPLINGS), st.sampled_from(SAMPLINGS)),
+    ops=st.lists(
+        st.tuples(st.sampled_from(("ask", "ask", "finish", "some", "idle", "tick")), st.integers(0, 99)),
+        min_size=20,
+        max_size=120,
+    ),
+)
+def test_no_job_gets_an_instance_twice_in_whatever_epochs_its_ranks_are(
+    samples: int, batches: tuple[int, int], samplings: tuple[str, str], ops: list[tuple[str, int]]
+) -> None:
+    """Two ranks, of which each begins its next epoch as soon as it can, among two jobs that make instances."""
+    world = World()
+    for number in range(2):
+        Member(world, np.arange(samples), batch=batches[number], sampling=samplings[number]).begin()
+    for rank in range(2):
+        terms = {"batch": batches[0], "sampling": samplings[0], "group": "g", "world_size": 2}
+        Member(world, np.arange(samples), rank=rank, **terms)  # type: ignore[arg-type]
+    for member in world.members[2:]:
+        member.begin(0)
+    for op, number in ops:
+        member = world.members[number % 4]
+        if op == "tick":
+            world.commons.now += number / 20
+            world.commons.tick()
+            world.deliver()
+        elif op == "idle":
+            member.idle()
+        elif op == "ask":
+            ranks = world.members[2:]
+            if not member.over:
+                if member.waiting_asks < 3:
+                    member.ask()
+            # (the next epoch begins where its job's other rank is in this one: by then it was begun by both)
+            elif member not in ranks or all(rank.epoch >= member.epoch for rank in ranks):
+                member.begin()
+        elif member.work:
+            work = list(member.work.values())[number % len(member.work)]
+            rows = len(work.forms) if work.updated or work.fill else work.waits
+            first = number % rows if op == "some" and rows else 0
+            member.finish(work, first, rows - first, prepared)
+    world.drain()

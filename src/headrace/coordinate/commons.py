@@ -18,7 +18,7 @@ from headrace.coordinate.protocol import Begin, Drawn, Join, Joined, Over, Refus
 from headrace.coordinate.tickets import Dress
 from headrace.coordinate.universe import Dataset
 from headrace.core import random as rnd
-from headrace.core.bits import Bits
+from headrace.core.bits import Bits, put, test
 from headrace.core.errors import ProtocolError
 from headrace.core.forms import CACHEABLE, Form
 from headrace.eviction import EVICTIONS
@@ -285,11 +285,7 @@ class Commons(Budgets):
             ticket.hopes = self._hopes(job, ids[waits])
             for sample in ticket.waiting:
                 self._waiting[sample].append(ticket)
-        augmented = job.shelves.get(Form.AUGMENTED)
-        if augmented is not None:
-            taken = ids[: ticket.waits][dress.forms[: ticket.waits] == int(Form.AUGMENTED)]
-            if len(taken):
-                augmented.count_down(taken.tolist())
+        self._take(job, epoch, ids[: ticket.waits][dress.forms[: ticket.waits] == int(Form.AUGMENTED)])
         self._read(ticket, np.arange(ticket.waits))
         self._keep(job, ticket, np.flatnonzero(~waits))
         rank.count(dress.forms[: ticket.waits], self.now)
@@ -317,6 +313,17 @@ class Commons(Budgets):
                 ),
             )
         )
+
+    def _take(self, job: Job, epoch: Epoch, taken: Ids) -> None:
+        """A job is given instances, and never again: a rank that lags may take what its job's next epoch draws."""
+        shelf = job.shelves.get(Form.AUGMENTED)
+        if shelf is None or job.stale is None or not len(taken):
+            return
+        counted = taken
+        if epoch is not job.epoch:  # what was counted is the need of the newest epoch, which now goes without
+            counted = taken[test(self.remaining.words(job.number), taken)]
+        shelf.count_down(counted.tolist())
+        put(job.stale.words, taken)
 
     def _go_on(self) -> None:
         """Try again those whose draws had to wait."""

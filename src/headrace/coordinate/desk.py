@@ -11,7 +11,7 @@ from headrace.coordinate.ledger import Ledger
 from headrace.coordinate.members import Job
 from headrace.coordinate.protocol import Finished, Update
 from headrace.coordinate.tickets import Ticket
-from headrace.core.bits import drop, test
+from headrace.core.bits import drop, put, test
 from headrace.core.errors import ProtocolError
 from headrace.core.forms import CACHEABLE, Form
 
@@ -152,12 +152,16 @@ class Desk(Ledger, ABC):
 
     @staticmethod
     def _hopes(job: Job, ids: Ids) -> set[int]:
-        """Those of ``ids`` that somebody is augmenting now, and that this job cannot have had before."""
+        """Those of ``ids`` that somebody is augmenting now, and that this job cannot have had before.
+
+        They are promised from here on: no other draw of the job's gets or hopes for them.
+        """
         shelf = job.shelves.get(Form.AUGMENTED)
         if shelf is None or job.stale is None:
             return set()
-        coming = test(shelf.pending.words, ids) & ~test(job.stale.words, ids)
-        return set(ids[coming].tolist())
+        coming = ids[test(shelf.pending.words, ids) & ~test(job.stale.words, ids)]
+        put(job.stale.words, coming)
+        return set(coming.tolist())
 
     def _forget_waiter(self, sample: int, ticket: Ticket) -> None:
         waiting = self._waiting.get(sample)

@@ -92,7 +92,8 @@ class Job:
         self.ranks: dict[int, Rank] = {}
         self.shelves: dict[Form, Shelf] = {}
         self.stale: Bits | None = None
-        """Augmented samples on its shelf that this job must not get: it may have had them in an earlier epoch."""
+        """Augmented samples on its shelf that this job must not get: it has had them, was promised them, or may have
+        had them in an earlier epoch."""
         self.epoch: Epoch | None = None
         """The newest."""
         self.earlier: dict[int, Epoch] = {}

@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEBIAN := gcc libc6-dev libjpeg62-turbo-dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test check bench-single bench-sharing bench-model bench-doctor bench-simulate papers soak clean system help
+.PHONY: demo test fuzz check bench-single bench-sharing bench-model bench-doctor bench-simulate papers soak clean system help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -27,6 +27,9 @@ demo: $(VENV)/.installed  ## train a tiny model through torch's DataLoader and t
 
 test: $(VENV)/.installed  ## run the test suite
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+fuzz: $(VENV)/.installed  ## search freely for what breaks a property, and send the host worse messages (ROUNDS=2000)
+	HEADRACE_FUZZ_ROUNDS=$(or $(ROUNDS),2000) $(BIN)/python -m pytest --timeout=0 -m 'hypothesis or fuzz' $(PYTEST_ARGS)
 
 check: $(VENV)/.installed  ## lint, types, layers
 	$(BIN)/ruff check .

@@ -2,10 +2,13 @@
 
 import itertools
 import os
+import random
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 from hypothesis import settings
 
@@ -13,11 +16,15 @@ from hypothesis import settings
 # in containers.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# Loaders keep what they learn of a recipe. Here that must not reach the user's own profiles, nor another test.
-_CACHES = tempfile.mkdtemp(prefix="headrace-tests-")
+# Loaders keep what they learn of a recipe, and meet in a runtime directory. Here none of that must reach what the
+# user has, nor another test, nor another process that runs tests at the same time.
+_CACHES = tempfile.mkdtemp(prefix="headrace-tests-", dir="/tmp")  # (the path of a socket is short)
 _numbers = itertools.count()
 os.environ["XDG_CACHE_HOME"] = os.path.join(_CACHES, "none")
+os.environ["XDG_STATE_HOME"] = os.path.join(_CACHES, "state")
+os.environ["HEADRACE_RUNTIME_DIR"] = os.path.join(_CACHES, "run")
 os.environ.pop("HEADRACE_PROFILES", None)
+os.environ.pop("HEADRACE_SHARE", None)
 
 
 @pytest.fixture(autouse=True)
@@ -34,6 +41,21 @@ def _no_profiles_stay() -> Iterator[None]:
 # What tests run is no run that anybody wants to hear about; those of records say otherwise.
 os.environ["HEADRACE_RECORD"] = "0"
 
-# How long an example takes is a matter of what else the machine does.
-settings.register_profile("headrace", deadline=None)
-settings.load_profile("headrace")
+
+@pytest.fixture(autouse=True)
+def _fixed_seeds() -> None:
+    """What a test draws at random is the same in every run, whichever tests ran before."""
+    random.seed(7)
+    np.random.seed(7)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(7)
+
+
+# Everybody who runs the tests runs the same ones: the examples of a property follow from the test alone. `make fuzz`
+# searches freely, for as long as it is told, and what it finds becomes an @example. (There are no deadlines: how long
+# an example takes is a matter of what else the machine does.)
+settings.register_profile("fixed", deadline=None, derandomize=True, database=None, max_examples=100)
+_ROUNDS = os.environ.get("HEADRACE_FUZZ_ROUNDS")
+if _ROUNDS:
+    settings.register_profile("free", deadline=None, max_examples=int(_ROUNDS))
+settings.load_profile("free" if _ROUNDS else "fixed")

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 import headrace
+from headrace import measure
 from headrace.host import control
 
 REPO = Path(__file__).resolve().parent.parent
@@ -175,22 +175,11 @@ def private_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         control.stop()
 
 
-@pytest.mark.usefixtures("private_host")
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
-def test_python_blocks_run(
-    document: Path, pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    blocks = python_blocks(document.read_text())
-    monkeypatch.chdir(tmp_path)
-    Path("train").symlink_to(pictures)
-    namespace: dict[str, object] = {
-        "__name__": "__main__",
-        "dataset": list(range(100)),
-        "generator": torch.Generator(),
-        "RandomSampler": torch.utils.data.RandomSampler,
-    }
+def run_blocks(document: Path, pictures: Path) -> set[str]:
+    """Run a document's Python blocks, one after the other as a reader does; packages that some of them lack."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
     lacking: set[str] = set()
-    for line, block in blocks:
+    for line, block in python_blocks(document.read_text()):
         code = block.replace("/data/train", str(pictures))
         absent = missing_packages(code)
         if absent:
@@ -198,8 +187,37 @@ def test_python_blocks_run(
             continue
         # Blank lines put tracebacks onto the document's own line numbers.
         exec(compile("\n" * (line - 1) + code, str(document), "exec"), namespace)
+    return lacking
+
+
+@pytest.fixture
+def reader(tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who tries a document's blocks, in a directory with data."""
+    monkeypatch.chdir(tmp_path)
+    Path("train").symlink_to(pictures)
+
+
+@pytest.mark.usefixtures("private_host", "reader")
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_python_blocks_run(document: Path, pictures: Path) -> None:
+    lacking = run_blocks(document, pictures)
     if lacking:
         pytest.skip(f"some blocks need {', '.join(sorted(lacking))}")
+
+
+@pytest.mark.usefixtures("private_host", "reader")
+def test_the_page_on_profiles_holds_once_a_loader_has_run(pictures: Path) -> None:
+    """A loader keeps what it sees of a recipe, which is not all that can be measured."""
+    steps = [headrace.image.random_resized_crop(64), headrace.image.horizontal_flip()]
+    train = headrace.Recipe(headrace.folder(pictures), headrace.image.decode(), steps)
+    with headrace.DataLoader(train, batch_size=16, cache="64MiB", num_workers=1) as loader:
+        for _ in loader:
+            pass
+    profile = measure.load_profile(train)
+    assert profile is not None and profile.seen is not None and not profile.measured
+    assert not run_blocks(REPO / "docs" / "profile.md", pictures)
+    profile = measure.load_profile(train)
+    assert profile is not None and profile.seen is not None and profile.measured
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)

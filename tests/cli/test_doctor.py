@@ -88,14 +88,58 @@ def test_a_run_by_name_number_or_file(capsys: pytest.CaptureFixture[str], tmp_pa
     assert "data /data/0" in said(capsys, str(copy))
 
 
+def test_what_was_started_in_this_directory_comes_first(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody has run a script, and asks; another job goes on, and a third one was the last to begin."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    mine = keep(0, script="train.py", directory=str(here), updated=1e9 + 500)
+    keep(1, script="longer.py", finished=False, process_started=process_start(os.getpid()), updated=1e9 + 400)
+    keep(2, script="eval.py")
+    text = said(capsys)
+    assert re.findall(r"^run (\S+)", text, re.M) == [mine.name]
+    assert f"script train.py, process {os.getpid()} in {here}" in text
+    assert text.endswith("\n1 other run is under way: headrace doctor --list\n")
+    monkeypatch.chdir(tmp_path)
+    assert "script longer.py" in said(capsys)
+
+
+def test_the_last_run_is_the_one_that_ended_last_and_its_longest_loader(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    keep(5, pid=5, script="short.py", updated=1e9 + 10)
+    keep(0, pid=6, script="train.py", label="/data/train", updated=1e9 + 600)
+    keep(1, pid=6, script="train.py", label="/data/val", updated=1e9 + 700, started=1e9 + 690)
+    text = said(capsys)
+    assert "script train.py" in text and "data /data/train" in text
+    assert text.endswith("\nthis process had 1 other loader: headrace doctor --list\n")
+
+
+def test_a_run_by_its_script(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").write_text("")
+    keep(0, script="train.py", label="/data/0")
+    keep(1, script="train.py", label="/data/1")
+    keep(2, script="eval.py", label="/data/2")
+    assert "data /data/1" in said(capsys, "train.py")
+    assert "data /data/1" in said(capsys, "./train.py")
+    Path("other.py").write_text("")
+    assert "of a script of that name no run is recorded" in said(capsys, "other.py", status=1)
+
+
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert "no run is recorded in" in said(capsys, "--list")
-    keep(0, finished=False, label="x\x1b[2J")
-    keep(1, situation=None)
+    keep(0, finished=False, label="x\x1b[2J", script="a\x1bb.py")
+    keep(1, situation=None, script="train.py")
     lines = said(capsys, "--list").splitlines()
     assert lines[0].split() == [
         "number",
         "run",
+        "script",
         "state",
         "rank",
         "lasted",
@@ -104,8 +148,8 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
         "waited",
         "data",
     ]
-    assert lines[1].split()[:3] == ["1", run_name(1e9 + 1, 123, 0), "finished"]
-    assert lines[2].split()[2] == "ended" and "\x1b" not in lines[2]
+    assert lines[1].split()[:4] == ["1", run_name(1e9 + 1, 123, 0), "train.py", "finished"]
+    assert lines[2].split()[2:4] == ["a?b.py", "ended"] and "\x1b" not in lines[2]
     plain = json.loads(said(capsys, "--list", "--json"))
     assert [one["state"] for one in plain] == ["finished", "ended"]
 
@@ -195,6 +239,7 @@ def test_from_a_real_job_to_its_cause() -> None:
     )
     assert done.returncode == 0 and not done.stderr
     (run,) = json.loads(done.stdout)
+    assert run["script"] == os.path.basename(sys.argv[0]) and run["directory"] == os.getcwd()
     assert run["advice"]["cause"] == "decode" and run["advice"]["remedies"]
     assert run["advice"]["numbers"]["decode_cpu_s"] > 0.001
     assert msgspec.json.decode((runs_dir() / f"{run['name']}.json").read_bytes(), type=Run).finished

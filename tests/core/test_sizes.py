@@ -49,6 +49,10 @@ def test_units(number: int, unit: str, upper: bool, gap: str) -> None:
         (8e9, 8_000_000_000),
         (np.int64(77), 77),
         (np.float64(0.5), 500),
+        (1.0, 1000),
+        ("1.0", 1000),
+        (1, 1),
+        ("1", 1),
         ("9007199254740993", 2**53 + 1),
     ],
 )
@@ -83,7 +87,24 @@ def test_what_is_not_a_size_is_refused_by_name(value: object) -> None:
         parse_size(value, total=1000, option="budget")  # type: ignore[arg-type]
 
 
-@given(st.floats(0, 1, exclude_min=True, exclude_max=True), st.integers(0, 2**50))
+@pytest.mark.parametrize("value", [1.5, "1.5", 8.25, 1e6 + 0.5, np.float64(2.5)])
+def test_parts_of_a_byte_are_refused(value: object) -> None:
+    with pytest.raises(OptionError, match=rf"^cache=.* neither a number of bytes nor a share.*'{value}GiB'"):
+        parse_size(value, total=1000)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [8, 4095, "8", "1 KiB", 8.0])
+def test_what_can_hold_nothing_is_refused(value: object) -> None:
+    with pytest.raises(OptionError, match=r"bytes, and no sample has room in less than 4096; write.*'8GiB'"):
+        parse_size(value, total=1000, least=4096)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [None, 0, "0", 0.0, 4096, "4KiB", 0.25, "25%"])
+def test_none_at_all_and_shares_are_not(value: object) -> None:
+    assert parse_size(value, total=1 << 20, least=4096) in (0, 4096, 1 << 18)  # type: ignore[arg-type]
+
+
+@given(st.floats(0, 1, exclude_min=True), st.integers(0, 2**50))
 def test_a_share_never_exceeds_the_whole(share: float, total: int) -> None:
     assert 0 <= parse_size(share, total=total) <= total
 

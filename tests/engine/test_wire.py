@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import gc
 import os
+import random
 import socket
 import tempfile
 from collections.abc import Iterator
@@ -64,7 +65,7 @@ def send_raw(sock: socket.socket, data: bytes, fds: list[int]) -> None:
 )
 def test_a_message_arrives_as_it_was_sent(pair: Pair, size: int, fds: int) -> None:
     left, right = pair
-    data = os.urandom(size)
+    data = random.randbytes(size)
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(fds)]
         for number, file in enumerate(files):
@@ -238,7 +239,7 @@ def test_bodies_that_are_none_are_refused(pair: Pair) -> None:
 
 @pytest.mark.usefixtures("no_leak")
 def test_a_memfd_keeps_what_was_put_in(pair: Pair) -> None:
-    data = os.urandom(3 << 20)
+    data = random.randbytes(3 << 20)
     fd = wire.as_memfd(data)
     try:
         assert not os.get_inheritable(fd)

@@ -1,6 +1,7 @@
 """Files that are broken, cut off, something else, gone, or changed: each is named, and the rest is loaded."""
 
 import os
+import random
 import shutil
 
 import cv2
@@ -78,7 +79,7 @@ def test_things_that_are_no_images(tmp_path):
     (folder / "empty.jpg").write_bytes(b"")
     (folder / "text.jpg").write_text("This is a text file with the name of a picture. " * 50)
     (folder / "zeros.jpg").write_bytes(bytes(5000))
-    (folder / "start.jpg").write_bytes(b"\xff\xd8\xff\xe0" + os.urandom(3000))
+    (folder / "start.jpg").write_bytes(b"\xff\xd8\xff\xe0" + random.randbytes(3000))
     (folder / "end.jpg").write_bytes(b"\xff\xd8\xff\xd9")
     (folder / "page.png").write_text("<html>404 not found</html>")
     Image.new("RGB", (10, 10)).save(folder / "fine.gif", "GIF")

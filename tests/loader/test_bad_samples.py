@@ -230,6 +230,46 @@ def test_files_are_named_by_their_path(tmp_path, num_workers):
         assert loader.bad_samples[0].reason
 
 
+def unequal_shapes(data):
+    return np.zeros((3, 4 if index_of(data) != 5 else 6), np.uint8)
+
+
+def unequal_dtypes(data):
+    return np.zeros(3, np.uint8 if index_of(data) != 5 else np.float64)
+
+
+def unequal_parts(data):
+    return [np.zeros(3)] * (2 if index_of(data) != 5 else 3)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    ("decode", "remedy"),
+    [
+        (unequal_shapes, "add a resize or crop that makes all samples equal, or pass collate="),
+        (unequal_dtypes, "make all samples of one dtype, or pass collate="),
+        (unequal_parts, "give every sample the same parts, or pass collate="),
+        (None, "add a resize or crop that makes all samples equal, or pass collate="),
+    ],
+    ids=["shapes", "dtypes", "parts", "images"],
+)
+def test_samples_that_are_not_alike_are_not_to_be_skipped(decode, remedy, num_workers, tmp_path):
+    def loader(**options):
+        if decode is not None:
+            return make(decode, num_workers=num_workers, **options)
+        jpeg_folder(tmp_path)
+        unlike = hr.Recipe(hr.folder(tmp_path), hr.image.decode(), [hr.image.resize(20)])
+        return hr.DataLoader(unlike, batch_size=24, num_workers=num_workers, **options)
+
+    with loader() as raising, pytest.raises(hr.SampleError) as caught:
+        list(raising)
+    assert remedy in str(caught.value) and "on_error" not in str(caught.value)
+    with loader(on_error="skip", error_budget=0) as skipping, pytest.raises(hr.TooManyBadSamples) as caught:
+        list(skipping)
+    assert remedy in str(caught.value) and "change the recipe" in str(caught.value)
+    assert "error_budget=" not in str(caught.value)
+
+
 class Picky(Squares):
     """A torch dataset with bad samples."""
 

@@ -1,6 +1,8 @@
 """The cache: what it saves, what it never exceeds, and that nobody sees it in the batches."""
 
 import os
+import re
+import warnings
 
 import numpy as np
 import pytest
@@ -77,7 +79,7 @@ def test_a_decoded_sample_is_not_decoded_again(tmp_path):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize(
-    ("fitting", "each", "split"), [(20, DECODED, (0, 1, 0)), (20, ENCODED, (1, 0, 0)), (1, DECODED, None)]
+    ("fitting", "each", "split"), [(20, DECODED, (0, 1, 0)), (20, ENCODED, (1, 0, 0)), (5, DECODED, None)]
 )
 def test_a_cache_that_fits_a_part_holds_exactly_that_part(num_workers, fitting, each, split):
     source_recipe, source = counting(50, shape=SHAPE)
@@ -109,7 +111,8 @@ def test_hits_and_reads_add_up_with_workers_too():
     assert stats.fetched_bytes == 48 * 16 * 16 * 3
 
 
-@pytest.mark.parametrize("budget", ["1MiB", 300_000, 40_000, 700])
+@pytest.mark.parametrize("budget", ["1MiB", 300_000, 40_000, 4500])
+@pytest.mark.filterwarnings("ignore:cache= is 4.4 KiB")
 def test_the_budget_is_never_exceeded(budget):
     big = (64, 64, 3)
     source_recipe, _ = counting(200, shape=big)
@@ -205,6 +208,8 @@ def test_the_cache_is_kept_between_epochs_even_if_one_is_left_early():
     [
         ({"cache": "lots"}, "not a size"),
         ({"cache": -1}, "negative"),
+        ({"cache": 8}, "8 bytes, and no sample has room in less than 4096; write a size such as '8GiB'"),
+        ({"cache": 1.5}, "neither a number of bytes nor a share of the memory; write '1.5GiB'"),
         ({"cache": "9999TiB"}, "of memory are available"),
         ({"split": (0, 1, 0)}, "nothing to split"),
         ({"cache": "1MiB", "split": (1, 2)}, "not a split"),
@@ -216,6 +221,27 @@ def test_the_cache_is_kept_between_epochs_even_if_one_is_left_early():
 def test_options_that_cannot_be_obeyed_are_refused(options, message):
     with pytest.raises(hr.OptionError, match=message):
         hr.DataLoader(recipe(), **options)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_cache_in_which_no_sample_has_room_is_told_once(num_workers):
+    """How large samples are is known when some were prepared."""
+    source_recipe, _ = counting(20, shape=(64, 64, 3))
+    with (
+        warnings.catch_warnings(record=True) as said,
+        make(source_recipe, num_workers=num_workers, cache=5000) as loader,
+    ):
+        warnings.simplefilter("always")
+        for _ in range(3):
+            drain(loader)
+    (warning,) = said
+    assert re.match(
+        r"cache= is 4.9 KiB, and a sample takes 12.\d KiB, so nothing is cached", str(warning.message)
+    )
+    with make(source_recipe, num_workers=num_workers, cache=20_000) as loader, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        drain(loader)
+        drain(loader)
 
 
 def test_a_dataset_of_torch_cannot_be_cached():

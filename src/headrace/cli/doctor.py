@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,13 +30,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "doctor",
         help="what a job waits for, and what would help by how much",
         description="Show for how long a training loop waited, for which stage, and what would help by how much: of "
-        "the jobs that run now, else of the last run.",
+        "the jobs that run now, else of the last run. Jobs that were started in the current directory come first.",
     )
     parser.add_argument(
         "run",
         nargs="?",
         metavar="RUN",
-        help="a run's name, its number in --list, or the path of a record; all that run now, else the last",
+        help="a script's name, a run's name, its number in --list, or the path of a record",
     )
     parser.add_argument("--list", action="store_true", help="show the runs that are recorded")
     parser.add_argument("--json", action="store_true", help="print all numbers as JSON")
@@ -56,11 +57,15 @@ def run(options: argparse.Namespace) -> int:
         runs = list_runs()
         print(_json([_plain(run) for run in runs]) if options.json else _table(runs))
         return 0
-    found = _choose(options.run)
+    runs = list_runs()
+    found = _choose(runs, options.run)
     if options.json:
         print(_json([_examined(run) for run in found]))
     else:
         print("\n\n".join(show_run(run, state_of(run), time.time()) for run in found))
+        others = _others(runs, found) if options.run is None else ""
+        if others:
+            print(f"\n{others}")
     if draw is not None:
         if len(found) > 1:
             raise OptionError("--plot shows one run; name one of them, see headrace doctor --list")
@@ -71,26 +76,59 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _choose(wanted: str | None) -> list[Run]:
+def _choose(runs: list[Run], wanted: str | None) -> list[Run]:
     """The runs that are meant."""
-    runs = list_runs()
     if wanted is None:
         if not runs:
             raise OptionError(_NONE.format(place=runs_dir()))
-        return [run for run in runs if state_of(run) == "running"] or runs[:1]
+        here = os.getcwd()
+        return _latest([run for run in runs if run.directory == here] or runs)
     if wanted.isdigit() and 1 <= int(wanted) <= len(runs):
         return [runs[int(wanted) - 1]]
     for run in runs:
         if run.name == wanted:
             return [run]
     path = Path(wanted)
+    of_script = [run for run in runs if run.script and run.script == path.name]
+    if of_script:
+        return _latest(of_script)
     if path.is_file():
         loaded = load_run(path)
         if loaded is None:
-            raise OptionError(f"{wanted} is no record of a run, or one of another version of headrace")
+            raise OptionError(
+                f"{wanted} is no record of a run, or one of another version of headrace; and of a script of that "
+                "name no run is recorded"
+            )
         return [loaded]
     there = f"there are {len(runs)}, see headrace doctor --list" if runs else _NONE.format(place=runs_dir())
     raise OptionError(f"there is no run {wanted!r}: {there}")
+
+
+def _latest(runs: list[Run]) -> list[Run]:
+    """Those that run now; else, of the process that was last to end, the loader that ran longest."""
+    running = [run for run in runs if state_of(run) == "running"]
+    if running:
+        return running
+    last = [run for run in runs if _process(run) == _process(runs[0])]
+    return [max(last, key=lambda run: run.updated - run.started)]
+
+
+def _process(run: Run) -> tuple[str, int, int]:
+    return run.hostname, run.pid, run.process_started
+
+
+def _others(runs: list[Run], shown: list[Run]) -> str:
+    """That there are more runs which may have been meant."""
+    names = {run.name for run in shown}
+    left = [run for run in runs if run.name not in names]
+    running = sum(state_of(run) == "running" for run in left)
+    loaders = sum(_process(run) == _process(shown[0]) for run in left)
+    said = []
+    if running:
+        said.append(f"{running} other {'run is' if running == 1 else 'runs are'} under way")
+    if loaders and not running:
+        said.append(f"this process had {loaders} other {'loader' if loaders == 1 else 'loaders'}")
+    return f"{'; '.join(said)}: headrace doctor --list" if said else ""
 
 
 def _plain(run: Run) -> dict[str, Any]:
@@ -120,6 +158,7 @@ def _table(runs: list[Run]) -> str:
         [
             str(number),
             run.name,
+            safe(run.script, 32) or "-",
             state_of(run),
             f"{run.rank}/{run.world_size}",
             show_time(run.updated - run.started),
@@ -130,7 +169,7 @@ def _table(runs: list[Run]) -> str:
         ]
         for number, run in enumerate(runs, 1)
     ]
-    heads = ["number", "run", "state", "rank", "lasted", "ago", "samples", "waited", "data"]
+    heads = ["number", "run", "script", "state", "rank", "lasted", "ago", "samples", "waited", "data"]
     return "\n".join(aligned_table(heads, rows))
 
 

@@ -27,7 +27,11 @@ def show_run(run: Run, state: str, now: float) -> str:
     ago = show_time(now - run.updated)
     rank = f", rank {run.rank} of {run.world_size}" if run.world_size > 1 else ""
     about = f"{run.name} ({said.get(state, 'ended without a word')}, {ago} ago){rank}"
-    lines = [line("run", about), line("data", safe(run.label, 100))]
+    lines = [line("run", about)]
+    if run.script:
+        where = f" in {safe(run.directory, 100)}" if run.directory else ""
+        lines.append(line("script", f"{safe(run.script, 100)}, process {run.pid}{where}"))
+    lines.append(line("data", safe(run.label, 100)))
     situation = run.situation
     advice = None if situation is None else advise(situation)
     if situation is None or advice is None:

@@ -112,6 +112,12 @@ class Directory:
         shelf = self._shelves.get(form)
         return float(shelf.expected) if shelf is not None and shelf.known else 0.0
 
+    def too_small_for(self) -> int:
+        """Bytes that a sample was seen to need, where the whole cache has no room for one; else 0."""
+        sizes = [shelf.expected for shelf in self._shelves.values() if shelf.known]
+        budget = sum(self._budgets.values())
+        return min(sizes) if sizes and min(sizes) > budget and not any(self.samples.values()) else 0
+
     def dress(self, order: Order, drawn: Any, *, again: bool = False) -> None:
         """See ``Catalogue``."""
         if not self._shelves:

@@ -59,6 +59,12 @@ class BadSample(msgspec.Struct, frozen=True):
     epoch: int = 0
     traceback: str = ""
 
+    @property
+    def unequal(self) -> bool:
+        """Whether nothing is wrong with the sample, except that it is not like the others of its batch. The reason
+        says how the recipe can put them together; to go on without such samples would be to lose good ones."""
+        return "pass collate=" in self.reason
+
     def __str__(self) -> str:
         return f"sample {self.index} ({self.name}): {self.reason}"
 
@@ -67,9 +73,9 @@ class SampleError(HeadraceError, RuntimeError):
     """A sample could not be prepared and ``on_error`` is ``"raise"``."""
 
     def __init__(self, bad: BadSample) -> None:
-        hint = 'pass on_error="skip" or on_error="substitute" to go on without such samples'
+        hint = '\n(pass on_error="skip" or on_error="substitute" to go on without such samples)'
         trace = f"\n\nIn the worker:\n{bad.traceback}" if bad.traceback else ""
-        super().__init__(f"{bad}\n({hint}){trace}")
+        super().__init__(f"{bad}{'' if bad.unequal else hint}{trace}")
         self.bad = bad
 
 
@@ -79,8 +85,8 @@ class TooManyBadSamples(HeadraceError, RuntimeError):
     def __init__(self, bad: Sequence[BadSample], budget: int) -> None:
         shown = "\n".join(f"  {b}" for b in bad[:20])
         more = f"\n  ... and {len(bad) - 20} more" if len(bad) > 20 else ""
-        super().__init__(
-            f"{len(bad)} bad samples, and the error budget is {budget}. "
-            f"Mend the data or raise error_budget=.\n{shown}{more}"
-        )
+        remedy = "Mend the data or raise error_budget=."
+        if any(one.unequal for one in bad):
+            remedy = "Samples that differ from others are not broken: change the recipe as it is said there."
+        super().__init__(f"{len(bad)} bad samples, and the error budget is {budget}. {remedy}\n{shown}{more}")
         self.bad = list(bad)

@@ -18,8 +18,10 @@ for _power, _letter in enumerate("kmgtp", start=1):
 _PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+)\s*([a-zA-Z%]*)\s*\Z")
 
 
-def parse_size(value: int | float | str | None, *, total: int, option: str = "cache") -> int:
-    """Bytes meant by ``value``: a number of bytes, ``"8GiB"``, ``"25%"`` or a share of ``total`` (0 < x < 1).
+def parse_size(value: int | float | str | None, *, total: int, option: str = "cache", least: int = 0) -> int:
+    """Bytes meant by ``value``: a number of bytes, ``"8GiB"``, ``"25%"`` or a share of ``total`` (0 < x <= 1.0).
+
+    ``least``: fewer bytes are refused, except none at all.
 
     >>> parse_size("8GiB", total=0)
     8589934592
@@ -39,9 +41,26 @@ def parse_size(value: int | float | str | None, *, total: int, option: str = "ca
         raise OptionError(f"{option}={value!r} is negative")
     if unit == "%":
         return int(number / 100 * total)
-    if unit == "" and 0 < number < 1:
+    if unit == "" and (0 < number < 1 or (number == 1 and _is_share(value))):
         return int(number * total)
-    return int(number * _UNITS[unit])
+    if unit == "" and number.denominator != 1:
+        raise OptionError(
+            f"{option}={value!r} is neither a number of bytes nor a share of the memory; write '{value}GiB' for "
+            "gibibytes, or a share of at most 1.0"
+        )
+    size = int(number * _UNITS[unit])
+    if 0 < size < least:
+        meant = f", '{value}GiB' for gibibytes" if unit == "" else ""
+        raise OptionError(
+            f"{option}={value!r} is {size} {'byte' if size == 1 else 'bytes'}, and no sample has room in less than "
+            f"{least}; write a size such as '8GiB'{meant}, or a share of the memory such as 0.25"
+        )
+    return size
+
+
+def _is_share(value: object) -> bool:
+    """Whether a one is a share, as 1.0 is, or a byte."""
+    return isinstance(value, float) or (isinstance(value, str) and "." in value)
 
 
 def _read(value: object) -> tuple[Fraction | None, str]:

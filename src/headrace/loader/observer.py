@@ -15,6 +15,7 @@ from headrace.core.memory import available_memory
 from headrace.loader.describe import Entered, describe
 from headrace.loader.learning import wants_profiles
 from headrace.loader.sessions import Session
+from headrace.loader.sharing import job_name
 from headrace.loader.sums import entries, session_sums
 from headrace.measure import Profile, load_profile
 from headrace.measure.keep import label_of
@@ -69,6 +70,7 @@ class Observer:
         self._available = self._memory_due = 0.0
         self._records = recording()
         self._owner = os.getpid()
+        self._directory = _here()
         self._started = 0.0
         self._begun = 0.0
         self._last = 0.0
@@ -171,6 +173,8 @@ class Observer:
                 hostname=socket.gethostname(),
                 pid=self._owner,
                 process_started=process_start(self._owner) or 0,
+                script=job_name(),
+                directory=self._directory,
                 rank=subject.rank,
                 world_size=subject.world_size,
                 started=self._started,
@@ -184,3 +188,10 @@ class Observer:
         )
         if first and saved:
             prune_runs()
+
+
+def _here() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was removed
+        return ""

@@ -11,6 +11,7 @@ from headrace.core.errors import OptionError
 from headrace.core.forms import Form
 from headrace.core.memory import available_memory, total_memory, usable_cpus
 from headrace.core.sizes import parse_size, show_size
+from headrace.core.sparse import PAGE
 from headrace.eviction import EVICTIONS
 from headrace.planning import split_budget, staff
 from headrace.sampling import SAMPLERS
@@ -79,7 +80,7 @@ def read_options(
             "share=True needs a recipe: what a dataset's __getitem__ does cannot be told from outside, so it "
             "cannot be shared. Describe the data as a headrace.Recipe (docs/recipes.md)."
         )
-    budget = parse_size(cache, total=total_memory())
+    budget = parse_size(cache, total=total_memory(), least=PAGE)
     available = available_memory()
     if share and cache is None:
         budget = min(total_memory() // 4, available // 2)

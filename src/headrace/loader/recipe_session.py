@@ -7,6 +7,7 @@ import functools
 import pickle
 import random
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +17,14 @@ import torch
 
 from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import Batch, Draws
+from headrace.coordinate.directory import Directory
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.coordinate.splitter import Splitter
 from headrace.core.errors import BadSample, HeadraceError, SampleError, TooManyBadSamples
 from headrace.core.forms import Form
 from headrace.core.layout import RowLayout, aligned
 from headrace.core.memory import usable_cpus
+from headrace.core.sizes import show_size
 from headrace.core.sparse import PAGE
 from headrace.engine.board import Board, Claim
 from headrace.engine.rows import Faults
@@ -153,6 +156,7 @@ class RecipeSession(Hosted):
             self._splitter = Splitter(parts.directory, self._sums(), before)
         if self._tunes:
             self.host.spare = 1
+        self._warned = False
         self._unknown: int | None = None
         """The seed to try a first sample with, where only that shows how samples look."""
         if self._layout is not None:
@@ -181,11 +185,13 @@ class RecipeSession(Hosted):
         if self._layout is None and not self._collated:
             self._unknown = draws.seed
         self._learning.pause()
+        self._check_cache()
         super().begin(draws, following)
 
     def follow(self, draws: Draws) -> None:
         """See ``Hosted``."""
         self._learning.pause()
+        self._check_cache()
         super().follow(draws)
 
     def close(self) -> None:
@@ -235,6 +241,18 @@ class RecipeSession(Hosted):
         value = self._pinned(self._value(batch))
         self._learning.given(len(batch.drawn.indices), self._staff, self._layout)
         return batch.drawn, value
+
+    def _check_cache(self) -> None:
+        """Between epochs, how large samples are is known: say once if the cache has no room for any."""
+        directory = self.host.coordinator.directory
+        needed = directory.too_small_for() if isinstance(directory, Directory) else 0
+        if needed and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"cache= is {show_size(sum(directory.budgets.values()))}, and a sample takes {show_size(needed)}, so "
+                "nothing is cached; write a size such as '8GiB', or a share of the memory such as 0.25",
+                stacklevel=4,
+            )
 
     def _split(self, splitter: Splitter) -> None:
         """Now and then: divide the cache by what was measured."""

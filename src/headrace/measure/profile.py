@@ -44,6 +44,11 @@ class Profile(msgspec.Struct, frozen=True):
     version: int = VERSION
 
     @property
+    def measured(self) -> bool:
+        """Whether the recipe was measured as a whole (``take_profile``). Else there is what loaders saw."""
+        return self.sizes is not None and self.cpu is not None
+
+    @property
     def cold(self) -> float | None:
         """Bytes per second that storage itself gives, nothing being in memory; None if that is not known."""
         starved = self.seen.storage if self.seen is not None else None

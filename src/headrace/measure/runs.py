@@ -39,6 +39,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     process_started: int
     """When the process began, in the kernel's ticks: a number of a process may be used again."""
+    script: str = ""
+    """What the process runs."""
+    directory: str = ""
+    """Where it was when the loader began."""
     rank: int = 0
     world_size: int = 1
     started: float
@@ -105,13 +109,13 @@ def prune_runs(keep: int = KEPT) -> None:
 
 
 def list_runs() -> list[Run]:
-    """All records that can be read, the latest first."""
+    """All records that can be read, those first that were written last."""
     try:
         names = [name for name in os.listdir(runs_dir()) if _is_record(name)]
     except OSError:
         return []
-    found = (load_run(runs_dir() / name) for name in sorted(names, reverse=True))
-    return [run for run in found if run is not None]
+    found = [run for run in map(load_run, (runs_dir() / name for name in names)) if run is not None]
+    return sorted(found, key=lambda run: (run.updated, run.name), reverse=True)
 
 
 def load_run(path: Path) -> Run | None:

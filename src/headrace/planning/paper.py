@@ -12,12 +12,11 @@ from headrace.planning.measured import Measured
 from headrace.planning.search import Plan, Split, search
 from headrace.planning.situation import Situation
 from headrace.planning.staff import staff
+from headrace.planning.supply import gave_all
 from headrace.planning.terms import Floats, Terms
 
 ENOUGH = 64
 """Samples of a stage, or delivered, before what they cost is believed."""
-STARVED = 0.1
-"""Hands that wait for bytes for more than this part of their time have all that storage gives."""
 WAITED = 0.05
 """A loop that waits for less than this part of its time is well fed."""
 _NEVER = 1e15
@@ -279,7 +278,7 @@ def _storage(situation: Situation, fetching: Measured, hands: int) -> tuple[floa
     seen = fetching.fetched_bytes / fetching.seconds
     if situation.inline:
         return fetching.fetched_bytes / max(fetching.fetch, _TINY), False
-    if fetching.starved > STARVED * fetching.seconds * hands:
+    if gave_all(fetching, hands, situation.means.fetchers):
         return seen, True
     guess = situation.means.fetchers * fetching.fetched_bytes / max(fetching.fetch, _TINY)
     return max(seen, guess), False

@@ -9,11 +9,25 @@ from headrace.planning.measured import Means, Measured
 ENOUGH = 64
 """Samples that have to be fetched before anything is believed."""
 _STARVED = 0.1
-"""Hands that wait for bytes for more than this part of their time have all that storage gives."""
+"""Hands that wait for bytes for more than this part of their time may have all that storage gives."""
+_BUSY = 0.8
+"""And they have, if fetching went on for this part of the time: else it was orders that were waited for as well."""
 _HOPE = 1.02
 """By so much more storage may give at each look after it was last seen to give all it can."""
 _FORGET = 0.5
 """What was known so far counts as much when storage is seen again to give all it can."""
+
+
+def gave_all(measured: Measured, hands: int, fetchers: int) -> bool:
+    """Whether storage gave all it can: preparing waited for bytes, and fetching hardly ever paused.
+
+    The second is no less needed than the first. Where the loop sets the pace, there is an order now and then: whoever
+    takes it waits for its bytes, and storage, which is idle between two of them, still gives far less than it could.
+    """
+    return (
+        measured.starved > _STARVED * measured.seconds * hands
+        and measured.fetch > _BUSY * measured.seconds * fetchers
+    )
 
 
 class Supply:
@@ -34,8 +48,8 @@ class Supply:
     def note(self, measured: Measured, means: Means) -> Measured | None:
         """Take in what was measured since the last time. Gives the sums over a time in which storage gave all it can.
 
-        Where preparing waits for bytes, they come as fast as they can. Where it does not, that much is certain, and
-        what it would be if fetching never paused is a guess, which may go beyond what was once seen to be all.
+        Where storage gives all it can, what comes is what it gives. Where it does not, that much is certain, and what
+        it would be if fetching never paused is a guess, which may go beyond what was once seen to be all.
         """
         self._fetching = self._fetching.faded(1.0, measured) if measured.fetched else Measured()
         if self._fetching.fetched < ENOUGH:
@@ -43,7 +57,7 @@ class Supply:
         measured, self._fetching = self._fetching, Measured()
         seen = max(measured.fetched_bytes, 1) / measured.seconds  # (samples may be empty)
         self.seen = True
-        if measured.starved > _STARVED * measured.seconds * means.hands:
+        if gave_all(measured, means.hands, means.fetchers):
             self._all = seen if math.isinf(self._all) else (1 - _FORGET) * seen + _FORGET * self._all
             self.rate = self._all
             return measured

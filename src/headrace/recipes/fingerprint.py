@@ -4,6 +4,9 @@ A definition is walked down to plain data. Functions count by their code, defaul
 they use; objects by their class and state; whatever comes from an installed package by its name and version.
 What a definition reads while it runs (files, the environment) does not count. Pickles are not used: their
 bytes depend on interning, hash seeds and import order.
+
+Data that a definition uses is read to the last byte, since a part of it would not tell it from other data. So there
+is a limit to how much that may be. A file that is mapped to be read only counts as files do, without being read.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 import random
 import struct
 import sys
@@ -22,25 +26,52 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import OptionError
+from headrace.core.sizes import show_size
 from headrace.recipes.origins import NOTES, content, imports, installed, names
 from headrace.recipes.values import is_tensor, tensor_array
 
 _TOOLS = ("_thread", "_io", "weakref", "_weakref")
 """Modules of locks, files and the like, which hold nothing that makes a result."""
+LIMIT = 256 << 20
+"""Bytes that are read of a definition: a good part of a second. A loader takes a fingerprint when it starts."""
+_ITEM = 256
+"""Bytes that could be read in the time that an item of a list takes."""
 
 
-def digest(*parts: Any) -> str:
-    """The sha256, in hex, of any definition."""
-    walk = _Walk()
-    walk.add(parts)
+def digest(*parts: Any, limit: float = LIMIT) -> str:
+    """The sha256, in hex, of any definition. ``OptionError`` where it holds more data than ``limit``."""
+    return _digest(parts, _Allowance(limit))
+
+
+def _digest(value: Any, allowance: _Allowance) -> str:
+    walk = _Walk(allowance)
+    walk.add(value)
     return walk.sha.hexdigest()
+
+
+class _Allowance:
+    """How much data may still be read."""
+
+    def __init__(self, limit: float) -> None:
+        self.left = self._limit = limit
+
+    def take(self, nbytes: int, what: str) -> None:
+        self.left -= nbytes
+        if self.left < 0:
+            raise OptionError(
+                f"the definition uses too much data to take a fingerprint of (the last: {what}; "
+                f"{show_size(self._limit)} is the limit). Map large arrays from a file, np.load(path, "
+                'mmap_mode="r"), which counts by its path, size and time; or keep them in an object whose class '
+                "has a method __headrace_fingerprint__ that returns plain data, such as a path and a version"
+            )
 
 
 class _Walk:
     """Feeds a definition to a hash, piece by piece, each with its kind and length."""
 
-    def __init__(self) -> None:
+    def __init__(self, allowance: _Allowance) -> None:
         self.sha = hashlib.sha256()
+        self._allowance = allowance
         self._done: dict[int, tuple[bytes, Any]] = {}
         self._open: dict[int, int] = {}
         self._cyclic = False
@@ -53,7 +84,9 @@ class _Walk:
         """Feed any value."""
         for kind, feed in _PLAIN:
             if type(value) is kind:
-                self.token(kind.__name__, feed(value))
+                data = feed(value)
+                self._allowance.take(len(data), kind.__name__)
+                self.token(kind.__name__, data)
                 return
         key = id(value)
         if key in self._open:
@@ -78,6 +111,7 @@ class _Walk:
 
     def many(self, kind: str, values: Any) -> None:
         values = list(values)
+        self._allowance.take(_ITEM * len(values), f"{kind} with {len(values)} items")
         self.token(kind, struct.pack("<Q", len(values)))
         for value in values:
             self.add(value)
@@ -96,7 +130,7 @@ class _Walk:
         elif kind in (dict, types.MappingProxyType):
             self.many("dict", [item for pair in value.items() for item in pair])
         elif kind in (set, frozenset):
-            self.many("set", sorted(digest(item) for item in value))
+            self.many("set", sorted(_digest(item, self._allowance) for item in value))
         elif kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
             self._add_array(value)
         elif isinstance(value, np.dtype):
@@ -129,12 +163,22 @@ class _Walk:
 
     def _add_array(self, value: Any) -> None:
         self.token("array", f"{isinstance(value, np.generic)} {value.dtype!r} {value.shape}".encode())
+        mapped = _mapped(value)
         if value.dtype.kind == "O":
             self.many("objects", value.tolist())
+        elif mapped is not None:
+            self.many("file", mapped)
         else:
+            self._allowance.take(value.nbytes, f"array of {show_size(value.nbytes)}")
             self.token("data", np.ascontiguousarray(value).tobytes())
 
     def _add_tensor(self, value: Any) -> None:
+        try:
+            nbytes = int(value.nbytes)
+        except Exception:  # of a kind without memory of its own: what follows says so
+            nbytes = 0
+        if nbytes > self._allowance.left:  # (it may be on a GPU: not even a copy is made)
+            self._allowance.take(nbytes, f"tensor of {show_size(nbytes)}")
         try:
             array, dtype = tensor_array(value)
         except Exception as error:
@@ -280,6 +324,28 @@ class _Walk:
         elif type(value).__module__ not in _TOOLS:
             raise _cannot(value, error) from error
         self.token("tool", str(getattr(value, "name", "")).encode("utf-8", "replace"))
+
+
+def _mapped(value: Any) -> tuple[Any, ...] | None:
+    """For an array in a file that is mapped to be read only: which file, and where in it."""
+    owner = value
+    while isinstance(owner, np.ndarray):
+        base = owner.base
+        if (
+            isinstance(owner, np.memmap)
+            and owner.mode == "r"
+            and owner.filename
+            and not isinstance(base, np.ndarray)
+        ):
+            try:
+                at = os.stat(owner.filename)
+            except OSError:  # it is gone, or another one by now: what is mapped is all that is left of it
+                return None
+            start = value.__array_interface__["data"][0] - owner.__array_interface__["data"][0]
+            place = os.path.realpath(owner.filename)
+            return str(place), at.st_size, at.st_mtime_ns, int(owner.offset), start, value.strides
+        owner = base
+    return None
 
 
 def _cannot(value: Any, why: object) -> OptionError:

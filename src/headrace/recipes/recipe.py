@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -120,7 +121,9 @@ class Recipe:
         decoder = None if self.decoder is None else self.decoder.plain()
         decoded = digest("decoded", encoded, decoder, [step.plain() for step in self.steps[: self.lead]])
         rest = [step.plain() for step in self.steps[self.lead :]]
-        augmented = digest("augmented", decoded, rest, self.source.targets, self.target_transform)
+        # (Targets are read whole, however many they are: they are the source's, and always in memory.)
+        targets = digest(self.source.targets, limit=math.inf)
+        augmented = digest("augmented", decoded, rest, targets, self.target_transform)
         return {Form.ENCODED: encoded, Form.DECODED: decoded, Form.AUGMENTED: augmented}
 
     def share_key(self, form: Form, layout: RowLayout | None = None) -> str:
@@ -132,9 +135,14 @@ class Recipe:
 
         Raises ``OptionError`` for a step whose definition cannot be told from another's.
         """
-        if form not in self._share_keys:
+        if form == Form.AUGMENTED:
+            key = self._augmented_key
+        elif form == Form.DECODED:
+            key = self._decoded_key
+        elif form == Form.ENCODED:
+            key = self._encoded_key
+        else:
             raise OptionError(f"samples have no {form!r} to share")
-        key = self._share_keys[form]
         if form != Form.AUGMENTED or layout is None:
             return key
         targets = self.source.targets is not None
@@ -142,17 +150,24 @@ class Recipe:
         shapes = [(field.shape, field.dtype, field.channels_last) for field in fields]
         return digest("rows", key, shapes, layout.tree.children[0] if targets else layout.tree)
 
+    # Each by itself: what is wrong with a later step does not keep earlier forms from being shared.
+
     @cached_property
-    def _share_keys(self) -> dict[Form, str]:
-        encoded = digest("shared encoded", _VERSION, self.encoded)
+    def _encoded_key(self) -> str:
+        return digest("shared encoded", _VERSION, self.encoded)
+
+    @cached_property
+    def _decoded_key(self) -> str:
         decoder = None if self.decoder is None else self.decoder.plain()
         # What else of the source goes into a decoded form: synthetic samples take their shape from it.
         shape = getattr(self.source, "shape", None) if isinstance(self.decoder, SyntheticDecode) else None
         lead = [step.plain() for step in self.steps[: self.lead]]
-        decoded = digest("shared decoded", encoded, decoder, shape, lead)
+        return digest("shared decoded", self._encoded_key, decoder, shape, lead)
+
+    @cached_property
+    def _augmented_key(self) -> str:
         rest = [step.plain() for step in self.steps[self.lead :]]
-        augmented = digest("shared augmented", decoded, rest)
-        return {Form.ENCODED: encoded, Form.DECODED: decoded, Form.AUGMENTED: augmented}
+        return digest("shared augmented", self._decoded_key, rest)
 
 
 def _check_order(decoder: Op | None, steps: Sequence[Op]) -> None:

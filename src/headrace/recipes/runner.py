@@ -199,7 +199,10 @@ class RecipeProgram:
             leaves = [value] if image and isinstance(value, np.ndarray) else flatten(value)[0]
             try:
                 if len(leaves) != len(out):
-                    raise ValueError(f"it has {len(leaves)} parts and the rows of the batch have {len(out)}")
+                    raise ValueError(
+                        f"it has {len(leaves)} parts and the rows of the batch have {len(out)}; give every sample "
+                        "the same parts, or pass collate="
+                    )
                 for leaf, memory in zip(leaves, out, strict=True):
                     write_leaf(leaf, memory, row)
             except Exception as error:

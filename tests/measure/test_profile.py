@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.core.forms import Form
 from headrace.measure import Machine, Profile, find_limits, load_profile, save_profile, take_profile
 from headrace.measure.cpu import CPU, Rate, Stage
 from headrace.measure.memory import Bandwidth
@@ -128,7 +127,7 @@ def test_a_whole_profile_of_images(photos: Path, kept: Path) -> None:
     assert list(dict.fromkeys(what for what, _ in seen)) == ["storage", "samples", "cpu", "memory"]
     shares = [share for _, share in seen]
     assert shares[0] == 0 and shares == sorted(shares) and shares[-1] == pytest.approx(1.0)
-    assert profile.fingerprint == recipe.fingerprint(Form.AUGMENTED)
+    assert profile.fingerprint == recipe.profile_key
     assert profile.samples == 24 and profile.machine == Machine.here()
     assert profile.sizes is not None
     assert profile.sizes.augmented == Spread(32 * 32 * 3, 0.0, 32 * 32 * 3, 32 * 32 * 3)

@@ -12,6 +12,7 @@ import pytest
 from headrace.sources import files, folder, identities, synthetic
 from headrace.sources import identity as module
 from headrace.sources.local import FileSource
+from headrace.sources.versions import versions
 
 
 class Named:
@@ -57,13 +58,43 @@ def test_samples_have_the_same_identity_in_every_order_subset_and_kind_of_source
         with open(path, "wb"):
             pass
     whole = folder(tmp_path)
-    paths = [whole.identity(index) for index in range(len(whole))]
+    paths = [whole.name(index) for index in range(len(whole))]
     assert len(paths) == 4
     expected = identities(whole)
     assert len({row.tobytes() for row in expected}) == 4
     np.testing.assert_array_equal(identities(files(paths[::-1])), expected[::-1])
     np.testing.assert_array_equal(identities(files(paths[1:3], encoded=False)), expected[1:3])
-    np.testing.assert_array_equal(identities(Named(paths)), expected)
+    np.testing.assert_array_equal(identities(Named([whole.identity(at) for at in range(4)])), expected)
+
+
+@pytest.mark.parametrize("change", ["content", "size"])
+def test_a_file_that_changes_in_place_is_another_sample(tmp_path: Path, change: str) -> None:
+    for name in ("1.jpg", "2.jpg"):
+        (tmp_path / name).write_bytes(b"old")
+    source = folder(tmp_path, labels=False)
+    listing, before, table = source.listing(), source.fingerprint(), identities(source)
+    stat = os.stat(tmp_path / "2.jpg")
+    if change == "content":
+        (tmp_path / "2.jpg").write_bytes(b"new")
+        os.utime(tmp_path / "2.jpg", ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
+    else:
+        (tmp_path / "2.jpg").write_bytes(b"newer")
+        os.utime(tmp_path / "2.jpg", ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    np.testing.assert_array_equal(identities(source), table)  # as they were when the fingerprint was taken
+    for now in (folder(tmp_path, labels=False), source, files([tmp_path / "1.jpg", tmp_path / "2.jpg"])):
+        assert now.fingerprint() != before
+        assert now.listing() == listing
+        assert (identities(now) == table).all(axis=1).tolist() == [True, False]
+
+
+def test_many_files_are_looked_at_and_those_that_are_not_there_count_as_such(tmp_path: Path) -> None:
+    paths = [os.fsencode(tmp_path / str(number)) for number in range(3000)]
+    for number in range(0, 3000, 1000):
+        (tmp_path / str(number)).write_bytes(b"." * number)
+        os.utime(tmp_path / str(number), ns=(5, 7 + number))
+    found = versions(paths)
+    assert np.flatnonzero(found[:, 0] >= 0).tolist() == [0, 1000, 2000]
+    assert found[[0, 1000, 2000, 1]].tolist() == [[0, 7], [1000, 1007], [2000, 2007], [-1, -1]]
 
 
 def test_many_samples_are_taken_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

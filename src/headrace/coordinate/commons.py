@@ -68,7 +68,8 @@ class Commons(Budgets):
             same = (job.dataset is dataset, job.world_size == join.world_size, job.sampling == join.sampling)
             if not all(same) or job.geometry.batch_size != join.batch_size:
                 return Refused(
-                    "ranks of one job must have the same dataset, sampling, batch size and world size"
+                    "ranks of one job must have the same dataset, sampling, batch size and world size "
+                    "(files that change while the ranks start make it another dataset)"
                 )
             if join.rank in job.ranks:
                 return Refused(f"rank {join.rank} of this job is already here", again=True)

@@ -20,7 +20,6 @@ from typing import Any
 import msgspec
 
 from headrace.core.errors import OptionError
-from headrace.core.forms import Form
 from headrace.measure.cpu import CPU
 from headrace.measure.machine import Machine
 from headrace.measure.profile import VERSION, Profile
@@ -47,7 +46,7 @@ def profiles_dir() -> Path:
 def fingerprint_of(recipe: Recipe) -> str | None:
     """What a recipe is known by; None for one with a step that cannot be told from another."""
     try:
-        return recipe.fingerprint(Form.AUGMENTED)
+        return recipe.profile_key
     except OptionError:
         return None
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import OptionError
 from headrace.sources.paths import PathTable
 from headrace.sources.source import as_targets
+from headrace.sources.versions import versions
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC
 _AT_ONCE = 32
@@ -31,7 +34,8 @@ class FileSource:
     ) -> None:
         self._table = table
         self._targets = as_targets(targets, len(table))
-        self._digest: str | None = None
+        self._listing: str | None = None
+        self._versions: NDArray[np.int64] | None = None
         self.encoded = encoded
         self.classes = None if classes is None else list(classes)
 
@@ -67,18 +71,35 @@ class FileSource:
         return self._table[index]
 
     def identity(self, index: int) -> str:
-        """The file's path: stable over processes, orders and subsets."""
-        return self._table[index]
+        """The file's path, size and time of change: stable over processes, orders and subsets."""
+        return os.fsdecode(self.identity_bytes([index])[0])
 
     def identity_bytes(self, indices: Sequence[int] | NDArray[Any]) -> list[bytes]:
-        """The identity of each sample as the bytes that a digest is taken of; for many samples at once."""
-        return self._table.many(indices)
+        """The identity of each sample as the bytes that a digest is taken of; for many samples at once.
+
+        Files count as they were when the fingerprint was last taken, else as they are now.
+        """
+        paths = self._table.many(indices)
+        found = versions(paths) if self._versions is None else self._versions[np.asarray(indices, np.int64)]
+        return [b"%b\0%x.%x" % (path, *found) for path, found in zip(paths, found.tolist(), strict=True)]
+
+    def listing(self) -> str:
+        """A digest of all paths in order, whatever the files hold."""
+        if self._listing is None:
+            self._listing = self._table.digest()
+        return self._listing
 
     def fingerprint(self) -> str:
-        """A digest of all paths in order. Files that change in place under the same name go unnoticed."""
-        if self._digest is None:
-            self._digest = self._table.digest()
-        return self._digest
+        """A digest of all paths in order, and of each file's size and time of change as they are now.
+
+        Whoever shares asks for it anew with each loader, so a file that was changed in place is another sample to
+        the next one.
+        """
+        self._versions = versions(self._table.many(np.arange(len(self))))
+        sha = hashlib.sha256(b"versions")
+        sha.update(self.listing().encode())
+        sha.update(self._versions.astype("<i8").data)
+        return sha.hexdigest()
 
 
 def read_files(paths: Sequence[bytes]) -> list[bytes | BaseException]:

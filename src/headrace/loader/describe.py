@@ -14,6 +14,7 @@ from headrace.loader.sessions import Session
 from headrace.measure import Profile
 from headrace.planning import Means, Measured, Situation
 from headrace.recipes.calls import Call
+from headrace.recipes.image import kernels
 from headrace.recipes.image.ops import Decode
 from headrace.recipes.recipe import Recipe
 
@@ -97,6 +98,7 @@ def describe(
         shared=shared,
         entered=entered,
         tells_apart=apart,
+        slow_kernels=kernels.slow_path() if image else "",
         **known,
     )
 

@@ -137,7 +137,7 @@ def _cause(stalls: dict[str, float]) -> str:
 
 def _notes(situation: Situation, paper: Paper, changes: bool) -> list[str]:
     """``changes``: other rates are expected than those of late."""
-    notes = []
+    notes = [situation.slow_kernels] if situation.slow_kernels else []
     if situation.recent.waited < WAITED * situation.recent.seconds:
         notes.append("nothing about the loader would make training faster")
     if changes and situation.cache and not situation.shared and not situation.inline:

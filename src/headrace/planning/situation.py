@@ -48,6 +48,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """The cache is that of all jobs on the machine."""
     entered: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     """Samples that were in the cache in no form, encoded, decoded and augmented, of late."""
+    slow_kernels: str = ""
+    """Why images are decoded by the slower kernels; empty where they are not."""
     tells_apart: bool = False
     """Decoding and augmenting are measured apart. Without a cache for decoded samples, images are read and
     augmented in one, and all of it counts as decoding."""

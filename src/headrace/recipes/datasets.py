@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from headrace.core.errors import MissingExtra
 from headrace.recipes.calls import Call, deterministic, from_module
 from headrace.recipes.recipe import Recipe
 
@@ -104,10 +103,8 @@ def _steps(transform: Any) -> list[Any]:
 
 def pil_decode(data: bytes) -> Any:
     """What torchvision's ``pil_loader`` does, from bytes."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtra("Pillow", "pil", "reading the images of a torchvision dataset") from None
+    from PIL import Image
+
     with Image.open(io.BytesIO(data)) as image:
         return image.convert("RGB")
 

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.core.errors import MissingExtra
 from headrace.core.layout import BFLOAT16
 
 _TAGS = ("PIL", "torch", "bytes", "numpy")
@@ -59,10 +58,8 @@ def pil_array(value: Any) -> NDArray[Any]:
 
 def to_pil(array: NDArray[Any], mode: str | None = None) -> Any:
     """A PIL image of a uint8 array: height by width by channels, or without the last."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtra("Pillow", "pil", "handing images to torchvision transforms") from None
+    from PIL import Image
+
     if array.ndim == 3 and array.shape[2] == 1:
         array = array[..., 0]
     image = Image.fromarray(array)

@@ -82,6 +82,10 @@ void header_read(const uint8_t *bytes, size_t size, Header *header) {
             header->components = p[5];
             header->kind = !(is_native_frame(marker) && p[0] == 8 && (p[5] == 1 || p[5] == 3) &&
                              header->stored_width > 0 && header->stored_height > 0);
+            header->progressive = marker == 0xc2 || marker == 0xca;
+            header->max_h = 1;
+            for (size_t i = 0; i < p[5] && 8 + 3 * i + 3 <= length; i++)
+                if (p[7 + 3 * i] >> 4 > header->max_h) header->max_h = p[7 + 3 * i] >> 4;
             frames++;
         } else if (marker == APP1 && orientation == 0) {
             orientation = exif_orientation(p, length - 2);

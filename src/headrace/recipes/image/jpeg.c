@@ -1,83 +1,86 @@
 /* Region decoding with a libjpeg loaded at run time. */
 #include "jpeg.h"
 
-#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include <jpeglib.h>
-/* jpeglib.h first */
-#include <jerror.h>
+#include "libjpeg.h"
 
 /* ---- the library ---- */
 
 typedef struct {
-    struct jpeg_error_mgr *(*std_error)(struct jpeg_error_mgr *);
-    void (*create)(j_decompress_ptr, int, size_t);
-    int (*read_header)(j_decompress_ptr, boolean);
-    boolean (*start)(j_decompress_ptr);
-    JDIMENSION (*read)(j_decompress_ptr, JSAMPARRAY, JDIMENSION);
-    void (*crop)(j_decompress_ptr, JDIMENSION *, JDIMENSION *);
-    JDIMENSION (*skip)(j_decompress_ptr, JDIMENSION);
-    boolean (*finish)(j_decompress_ptr);
-    void (*abort)(j_decompress_ptr);
-    void (*destroy)(j_decompress_ptr);
-    boolean (*resync)(j_decompress_ptr, int);
+    JpegCalls call;
+    int version; /* of its interface: 62, 70 or 80 */
+    size_t size; /* of its struct */
 } Library;
 
 /* Replaced as a whole and never freed: decoders keep the one they were made with. */
 static const Library *current;
 
-const char *library_load(const char *path) {
-    static const char *names[] = {
-        "jpeg_std_error",        "jpeg_CreateDecompress",   "jpeg_read_header",      "jpeg_start_decompress",
-        "jpeg_read_scanlines",   "jpeg_crop_scanline",      "jpeg_skip_scanlines",   "jpeg_finish_decompress",
-        "jpeg_abort_decompress", "jpeg_destroy_decompress", "jpeg_resync_to_restart"};
-    static char error[512];
-    enum { N = sizeof names / sizeof *names };
-    _Static_assert(sizeof(Library) == N * sizeof(void *), "one name per function");
+const char *const library_calls[] = {LIBJPEG_CALLS, NULL};
+_Static_assert(sizeof library_calls == sizeof(JpegCalls) + sizeof(void *), "one name per call");
 
-    void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (handle == NULL) {
-        const char *why = dlerror();
-        snprintf(error, sizeof error, "%s", why ? why : "cannot be loaded");
+/* Told a wrong version or size, a library fails before it allocates anything, and names its own. */
+typedef struct {
+    union {
+        JpegInfo info; /* first, so that the library's pointer is ours */
+        char room[MOST_INFO];
+    };
+    JpegErrors errors;
+    jmp_buf escape;
+} Inquiry;
+
+static void answer(JpegInfo *info) { longjmp(((Inquiry *)info)->escape, 1); }
+
+/* What the library has where it was told something else; 0 when it took what it was told. */
+static int ask(const JpegCalls *call, int version, size_t size) {
+    Inquiry inquiry;
+    memset(&inquiry, 0, sizeof inquiry);
+    inquiry.info.err = call->std_error(&inquiry.errors);
+    inquiry.errors.error_exit = answer;
+    if (setjmp(inquiry.escape)) return inquiry.errors.msg_parm.i[0];
+    call->create(&inquiry.info, version, size);
+    call->destroy(&inquiry.info);
+    return 0;
+}
+
+const char *library_use(const char *path, void *const *calls) {
+    static char error[512];
+    Library library;
+    memcpy(&library.call, calls, sizeof library.call);
+    library.version = ask(&library.call, 0, 0);
+    if (library.version != 62 && library.version != 70 && library.version != 80) {
+        snprintf(error, sizeof error, "%s has an interface that is not known (%d)", path, library.version);
         return error;
     }
-    void *found[N];
-    for (int i = 0; i < N; i++) {
-        found[i] = dlsym(handle, names[i]);
-        if (found[i] == NULL) {
-            snprintf(error, sizeof error, "%s has no function %s", path, names[i]);
-            dlclose(handle);
-            return error;
-        }
-    }
-    Library *library = malloc(sizeof *library);
-    if (library == NULL) return "out of memory";
-    memcpy(library, found, sizeof *library);
-    const Library *before = current;
-    current = library;
-    Decoder *trial = decoder_new();
-    if (trial == NULL) {
-        current = before;
-        free(library);
-        snprintf(error, sizeof error, "%s is built for another libjpeg interface than %d", path,
-                 JPEG_LIB_VERSION);
+    int size = ask(&library.call, library.version, 0);
+    library.size = (size_t)size;
+    if (size < (int)sizeof(JpegInfo) || size > MOST_INFO ||
+        ask(&library.call, library.version, library.size) != 0) {
+        snprintf(error, sizeof error, "%s has a struct of unexpected size (%d)", path, size);
         return error;
     }
-    decoder_free(trial);
+    Library *kept = malloc(sizeof *kept);
+    if (kept == NULL) return "out of memory";
+    *kept = library;
+    current = kept;
     return NULL;
 }
+
+int library_version(void) { return current ? current->version : 0; }
 
 /* ---- the decoder ---- */
 
 struct Decoder {
-    struct jpeg_decompress_struct info; /* first, so that the library's pointer is ours */
-    struct jpeg_error_mgr errors;
-    struct jpeg_source_mgr source;
-    struct jpeg_progress_mgr progress;
+    union {
+        JpegInfo info; /* first, so that the library's pointer is ours */
+        char room[MOST_INFO];
+    };
+    JpegErrors errors;
+    JpegSource source;
+    JpegProgress progress;
     const Library *lib;
     jmp_buf escape;
     int status;
@@ -86,12 +89,12 @@ struct Decoder {
     int next;     /* the row that comes next from the library */
     int from, x0; /* columns: where decoded rows start, and where the region does */
     int wanted;   /* pixels of the region's width */
-    JSAMPROW row;
+    uint8_t *row;
     Buffer row_buffer;
-    char message[JMSG_LENGTH_MAX];
+    char message[JPEG_MESSAGE];
 };
 
-static void fail(j_common_ptr info) {
+static void fail(JpegInfo *info) {
     Decoder *d = (Decoder *)info;
     d->errors.format_message(info, d->message);
     if (d->status == STATUS_OK) d->status = STATUS_LIBJPEG + d->errors.msg_code;
@@ -105,20 +108,20 @@ static void fail_with(Decoder *d, int status) {
 
 /* Warnings mean damaged pixels that the library papered over, as every viewer does; running out of bytes is
  * told apart by the source. */
-static void ignore_message(j_common_ptr info, int level) { (void)info, (void)level; }
-static void ignore_output(j_common_ptr info) { (void)info; }
+static void ignore_message(JpegInfo *info, int level) { (void)info, (void)level; }
+static void ignore_output(JpegInfo *info) { (void)info; }
 
-static void source_nothing(j_decompress_ptr info) { (void)info; }
+static void source_nothing(JpegInfo *info) { (void)info; }
 
-static boolean source_fill(j_decompress_ptr info) {
-    static const JOCTET end[2] = {0xff, JPEG_EOI};
+static int source_fill(JpegInfo *info) {
+    static const uint8_t end[2] = {0xff, JPEG_END};
     ((Decoder *)info)->ran_out = 1;
     info->src->next_input_byte = end;
     info->src->bytes_in_buffer = 2;
-    return TRUE;
+    return 1;
 }
 
-static void source_skip(j_decompress_ptr info, long count) {
+static void source_skip(JpegInfo *info, long count) {
     if (count <= 0) return;
     if ((size_t)count >= info->src->bytes_in_buffer) {
         source_fill(info);
@@ -129,7 +132,7 @@ static void source_skip(j_decompress_ptr info, long count) {
 }
 
 /* A small file can ask for any number of passes over a large image. */
-static void watch_scans(j_common_ptr info) {
+static void watch_scans(JpegInfo *info) {
     enum { MOST_SCANS = 500 };
     Decoder *d = (Decoder *)info;
     if (d->info.input_scan_number > MOST_SCANS) fail_with(d, STATUS_TOO_MANY_SCANS);
@@ -138,7 +141,7 @@ static void watch_scans(j_common_ptr info) {
 /* Apart from decoder_new, as setjmp makes its caller's variables unsure. */
 static int create(Decoder *d) {
     if (setjmp(d->escape)) return -1; /* the library was built for another struct; nothing is allocated */
-    d->lib->create(&d->info, JPEG_LIB_VERSION, sizeof d->info);
+    d->lib->call.create(&d->info, d->lib->version, d->lib->size);
     return 0;
 }
 
@@ -147,7 +150,7 @@ Decoder *decoder_new(void) {
     Decoder *d = calloc(1, sizeof *d);
     if (d == NULL) return NULL;
     d->lib = current;
-    d->info.err = d->lib->std_error(&d->errors);
+    d->info.err = d->lib->call.std_error(&d->errors);
     d->errors.error_exit = fail;
     d->errors.emit_message = ignore_message;
     d->errors.output_message = ignore_output;
@@ -158,7 +161,7 @@ Decoder *decoder_new(void) {
     d->source.init_source = source_nothing;
     d->source.fill_input_buffer = source_fill;
     d->source.skip_input_data = source_skip;
-    d->source.resync_to_restart = d->lib->resync;
+    d->source.resync_to_restart = d->lib->call.resync;
     d->source.term_source = source_nothing;
     d->progress.progress_monitor = watch_scans;
     d->info.src = &d->source;
@@ -168,7 +171,7 @@ Decoder *decoder_new(void) {
 
 void decoder_free(Decoder *d) {
     if (d == NULL) return;
-    d->lib->destroy(&d->info);
+    d->lib->call.destroy(&d->info);
     free(d->row_buffer.data);
     free(d);
 }
@@ -183,38 +186,38 @@ static int looks_complete(const uint8_t *bytes, size_t size, size_t scan) {
     if (scan == 0) return 0;
     if (from < scan) from = scan;
     for (size_t i = size; i >= from + 2; i--)
-        if (bytes[i - 2] == 0xff && bytes[i - 1] == JPEG_EOI) return 1;
+        if (bytes[i - 2] == 0xff && bytes[i - 1] == JPEG_END) return 1;
     return 0;
 }
 
 /* Chroma is upsampled from its neighbours, and unfinished progressive files are smoothed from neighbouring
  * blocks; so more columns than asked for are decoded, and those come out as in the whole image. */
-static void crop_columns(Decoder *d, const Region *region) {
-    j_decompress_ptr info = &d->info;
-    int smoothed = info->do_block_smoothing && info->progressive_mode;
-    int block = info->max_h_samp_factor * 8;
-    int margin = smoothed ? 4 * block : info->max_h_samp_factor > 1 ? 4 : 0;
+static void crop_columns(Decoder *d, const Header *header, const Region *region) {
+    JpegInfo *info = &d->info;
+    int smoothed = info->do_block_smoothing && header->progressive;
+    int block = header->max_h * 8;
+    int margin = smoothed ? 4 * block : header->max_h > 1 ? 4 : 0;
     int x0 = region->x0 > margin ? region->x0 - margin : 0;
     int x1 = region->x1 + margin;
     if (x1 > (int)info->output_width) x1 = (int)info->output_width;
     if (x1 - x0 + block > (int)info->output_width) x0 = 0;
-    JDIMENSION at = (JDIMENSION)x0, width = (JDIMENSION)(x1 - x0);
-    if (width < info->output_width) d->lib->crop(info, &at, &width);
+    unsigned at = (unsigned)x0, width = (unsigned)(x1 - x0);
+    if (width < info->output_width) d->lib->call.crop(info, &at, &width);
     d->from = (int)at;
 }
 
 static void set_up(Decoder *d, const Header *header, const Region *region) {
-    j_decompress_ptr info = &d->info;
-    if (d->lib->read_header(info, TRUE) != JPEG_HEADER_OK) fail_with(d, STATUS_NOT_NATIVE);
+    JpegInfo *info = &d->info;
+    if (d->lib->call.read_header(info, 1) != JPEG_HEADER_READ) fail_with(d, STATUS_NOT_NATIVE);
     if ((int)info->image_width != header->stored_width || (int)info->image_height != header->stored_height ||
         info->num_components != header->components || info->data_precision != 8)
         fail_with(d, STATUS_MISMATCH);
-    info->out_color_space = region->channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
+    info->out_color_space = region->channels == 1 ? JPEG_GREY : JPEG_RGB;
     info->scale_num = (unsigned)(8 / region->scale);
     info->scale_denom = 8;
-    info->dct_method = JDCT_ISLOW;
-    info->do_fancy_upsampling = TRUE;
-    d->lib->start(info);
+    info->dct_method = JPEG_ISLOW;
+    info->do_fancy_upsampling = 1;
+    d->lib->call.start(info);
     if (info->output_components != region->channels || region->x0 < 0 || region->y0 < 0 ||
         region->x0 >= region->x1 || region->y0 >= region->y1 || region->x1 > (int)info->output_width ||
         region->y1 > (int)info->output_height)
@@ -227,12 +230,12 @@ static void set_up(Decoder *d, const Header *header, const Region *region) {
     d->row = buffer_need(&d->row_buffer, (size_t)info->output_width * (size_t)region->channels + 2 * WINDOW);
     if (d->row == NULL) fail_with(d, STATUS_NO_MEMORY);
     if (!d->complete) return;
-    crop_columns(d, region);
-    if (region->y0 > 0) d->next = (int)d->lib->skip(info, (JDIMENSION)region->y0);
+    crop_columns(d, header, region);
+    if (region->y0 > 0) d->next = (int)d->lib->call.skip(info, (unsigned)region->y0);
 }
 
-static void read_row(Decoder *d, JSAMPROW into) {
-    if (d->lib->read(&d->info, &into, 1) != 1) fail_with(d, STATUS_TRUNCATED);
+static void read_row(Decoder *d, uint8_t *into) {
+    if (d->lib->call.read(&d->info, &into, 1) != 1) fail_with(d, STATUS_TRUNCATED);
     d->next++;
 }
 
@@ -271,10 +274,10 @@ int decoder_run(Decoder *d, const uint8_t *bytes, size_t size, const Header *hea
         body(context, d);
         if (!d->complete) {
             while (d->info.output_scanline < d->info.output_height) read_row(d, d->row);
-            d->lib->finish(&d->info);
+            d->lib->call.finish(&d->info);
         }
     }
     if (d->ran_out && d->status != STATUS_TOO_MANY_SCANS) d->status = STATUS_TRUNCATED;
-    d->lib->abort(&d->info);
+    d->lib->call.abort(&d->info);
     return d->status;
 }

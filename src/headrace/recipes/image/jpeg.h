@@ -25,7 +25,8 @@ typedef struct {
     int width, height;           /* as shown, after orientation */
     int orientation, components; /* EXIF orientation 1..8 */
     int stored_width, stored_height;
-    size_t scan; /* where the first scan starts; 0: no scan was found */
+    int progressive, max_h; /* horizontal sampling of the component that has most */
+    size_t scan;            /* where the first scan starts; 0: no scan was found */
 } Header;
 
 /* Reads markers up to the first scan; touches nothing outside of the bytes. */
@@ -37,8 +38,13 @@ static inline int orientation_transposes(int o) { return o >= 5; }
 static inline int orientation_mirrors_x(int o) { return o == 2 || o == 3 || o == 6 || o == 7; }
 static inline int orientation_mirrors_y(int o) { return o == 3 || o == 4 || o == 7 || o == 8; }
 
-/* Loads a libjpeg for decoders made from now on. Returns NULL, or what is wrong with it. */
-const char *library_load(const char *path);
+/* The functions that a libjpeg must have, NULL after the last. */
+extern const char *const library_calls[];
+/* Takes the addresses of those functions in a libjpeg for decoders made from now on. Returns NULL, or what is
+ * wrong with it. */
+const char *library_use(const char *path, void *const *calls);
+/* The interface that it has: 62, 70 or 80. */
+int library_version(void);
 
 typedef struct Decoder Decoder;
 

@@ -1,14 +1,18 @@
 """The image kernels: many images per call, without the GIL; in C where that is built, in Python otherwise.
 
-The C kernels use a libjpeg found at run time: ``HEADRACE_LIBJPEG`` if set, else the one inside Pillow's wheel,
-else the system's. ``HEADRACE_NATIVE=0`` chooses Python. ``describe()`` says what is in use.
+The C kernels use a libjpeg-turbo found at run time, of whichever interface (6.2, 7 or 8): ``HEADRACE_LIBJPEG`` if
+set, else the one inside Pillow's wheel, else the system's. ``HEADRACE_NATIVE=0`` chooses Python. ``describe()`` says
+what is in use.
 """
 
 from __future__ import annotations
 
 import base64
+import ctypes
 import importlib.util
 import os
+import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,9 +25,10 @@ from headrace.recipes.image import rowspec
 from headrace.recipes.image.rowspec import INTERPOLATIONS, JOB, MAX_PIXELS, PROBE, Blob, RowSpec
 
 try:
-    from headrace.recipes.image import _native
-except ImportError:
-    _native = None  # type: ignore[assignment]
+    from headrace.recipes.image import _kernels
+except ImportError as error:
+    _kernels = None  # type: ignore[assignment]
+    _MISSING = str(error)
 
 if TYPE_CHECKING:
     from headrace.recipes.image.formats import Mode
@@ -40,10 +45,15 @@ __all__ = [
     "decode_any",
     "decode_many",
     "describe",
+    "load_libjpeg",
     "probe_many",
     "rows_many",
+    "say_slow_path",
+    "slow_path",
     "status_text",
 ]
+
+_SWITCHED_OFF = "HEADRACE_NATIVE=0"
 
 # 24x20 pixels, 4:2:0: blue above, red below.
 _TRIAL = base64.b64decode(
@@ -60,8 +70,20 @@ def _candidates() -> Iterator[str]:
     pillow = importlib.util.find_spec("PIL")  # found, not imported: that would cost start-up time
     if pillow is not None and pillow.origin is not None:
         bundled = Path(pillow.origin).parent.parent / "pillow.libs"
-        yield from sorted(str(path) for path in bundled.glob("libjpeg-*.so.62*"))
-    yield "libjpeg.so.62"
+        yield from sorted(str(path) for path in bundled.glob("libjpeg*.so*"))
+    # conda and some distributions keep it beside their Python, where the loader need not look
+    yield from sorted(str(path) for path in Path(sys.base_prefix, "lib").glob("libjpeg.so.*"))
+    yield from ("libjpeg.so.62", "libjpeg.so.8", "libjpeg.so.7")
+
+
+def load_libjpeg(path: str) -> int:
+    """Use this libjpeg for workspaces made from now on; returns its interface. OSError: it cannot be used."""
+    library = ctypes.CDLL(path)
+    try:
+        calls = tuple(ctypes.cast(library[name], ctypes.c_void_p).value or 0 for name in _kernels.CALLS)
+    except AttributeError as error:
+        raise OSError(f"{path} is no libjpeg-turbo of version 1.5 or later: {error}") from None
+    return _kernels.load(path, calls)
 
 
 def _works() -> bool:
@@ -69,7 +91,7 @@ def _works() -> bool:
     status = np.ones(2, np.int32)
     whole, part = np.zeros((20, 24, 3), np.uint8), np.zeros((3, 5, 3), np.uint8)
     origins = np.array([[0, 0], [17, 16]], np.int32)
-    _native.decode_many(_native.Workspace(), [_TRIAL, _TRIAL], [whole, part], origins, status, MAX_PIXELS)
+    _kernels.decode_many(_kernels.Workspace(), [_TRIAL, _TRIAL], [whole, part], origins, status, MAX_PIXELS)
     close = np.abs(whole[[4, 17], 12].astype(int) - [[20, 90, 220], [200, 60, 30]]).max() < 16
     return bool(not status.any() and close and (part == whole[16:19, 17:22]).all())
 
@@ -77,22 +99,22 @@ def _works() -> bool:
 def _load() -> tuple[str, str]:
     """The libjpeg in use, or an empty string and why the C kernels are not."""
     if os.environ.get("HEADRACE_NATIVE") == "0":
-        return "", "HEADRACE_NATIVE=0"
-    if _native is None:
-        return "", "the C kernels are not built"
-    if JOB.itemsize != _native.JOB_BYTES:
+        return "", _SWITCHED_OFF
+    if _kernels is None:
+        return "", "the C kernels are not built: " + _MISSING
+    if JOB.itemsize != _kernels.JOB_BYTES:
         return "", "the C kernels are built for another version; build them again"
     asked = os.environ.get("HEADRACE_LIBJPEG")
     reasons = []
     for path in [asked] if asked else _candidates():
         try:
-            _native.load(path)
+            interface = load_libjpeg(path)
         except OSError as error:
             reasons.append(str(error))
             continue
         if _works():
             return path, ""
-        reasons.append(f"{path} does not decode a known image as it should")
+        reasons.append(f"{path} (interface {interface}) does not decode a known image as it should")
     if asked:
         raise OptionError(f"HEADRACE_LIBJPEG={asked} cannot be used: {reasons[0]}")
     return "", "no usable libjpeg (" + "; ".join(reasons) + ")"
@@ -103,18 +125,42 @@ NATIVE = bool(LIBJPEG)
 """Whether the C kernels are in use."""
 
 
+def slow_path() -> str:
+    """Why the slower Python kernels are in use, and what to do about it; empty where that is as it should be."""
+    if NATIVE or _WHY_NOT == _SWITCHED_OFF:
+        return ""
+    remedy = "install Pillow's wheel (pip install pillow)"
+    if _kernels is None:
+        remedy = (
+            "install headrace from a wheel, or install a C compiler and Python's headers and headrace again"
+        )
+    return f"images are decoded by slower kernels in Python: {_WHY_NOT}; {remedy}"
+
+
+def say_slow_path() -> None:
+    """Warn of the slower kernels, once in this process."""
+    global _said
+    reason = "" if _said else slow_path()
+    _said = True
+    if reason:
+        warnings.warn(reason, RuntimeWarning, stacklevel=2)
+
+
+_said = False
+
+
 def describe() -> str:
     """Which kernels are in use, in one line for people."""
     if not NATIVE:
         return f"Python kernels with OpenCV and simplejpeg ({_WHY_NOT})"
-    return f"C kernels ({_native.kernel_sets()[-1]}) with {LIBJPEG}"
+    return f"C kernels ({_kernels.kernel_sets()[-1]}) with {LIBJPEG}"
 
 
 class Workspace:
     """A decoder and scratch memory; cheap to make, for one thread at a time."""
 
     def __init__(self) -> None:
-        self.native = _native.Workspace() if NATIVE else None
+        self.native = _kernels.Workspace() if NATIVE else None
 
 
 def probe_many(blobs: Sequence[Blob]) -> NDArray[np.int32]:
@@ -128,7 +174,7 @@ def probe_many(blobs: Sequence[Blob]) -> NDArray[np.int32]:
 
         return fallback.probe_many(blobs)
     out = np.empty((len(blobs), 5), np.int32)
-    _native.probe_many(blobs, out)
+    _kernels.probe_many(blobs, out)
     return out
 
 
@@ -161,7 +207,7 @@ def decode_many(
 
         return fallback.decode_many(blobs, outs, origins, max_pixels)
     status = np.zeros(len(blobs), np.int32)
-    _native.decode_many(ws.native, blobs, outs, origins, status, max_pixels)
+    _kernels.decode_many(ws.native, blobs, outs, origins, status, max_pixels)
     return status
 
 
@@ -185,7 +231,7 @@ def rows_many(
 
         return fallback.rows_many(sources, jobs, out, spec)
     status = np.zeros(len(sources), np.int32)
-    _native.rows_many(ws.native, sources, jobs, out, status, spec.packed)
+    _kernels.rows_many(ws.native, sources, jobs, out, status, spec.packed)
     return status
 
 
@@ -227,7 +273,7 @@ def _libjpeg_text(blob: Blob) -> str:
     _, width, height, _, _ = (int(v) for v in probe_many([blob])[0])
     if not 0 < width * height <= MAX_PIXELS:
         return ""
-    ws = _native.Workspace()
+    ws = _kernels.Workspace()
     out = np.empty((height, width, 3), np.uint8)
-    _native.decode_many(ws, [blob], [out], None, np.zeros(1, np.int32), MAX_PIXELS)
-    return _native.explain(ws)
+    _kernels.decode_many(ws, [blob], [out], None, np.zeros(1, np.int32), MAX_PIXELS)
+    return _kernels.explain(ws)

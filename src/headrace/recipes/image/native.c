@@ -1,6 +1,7 @@
 /* The Python side of the kernels: arguments in, statuses out, the GIL released around all work. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <string.h>
 
 #include "jobs.h"
 
@@ -16,13 +17,13 @@ static PyTypeObject *workspace_type;
 static PyObject *workspace_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     static char *names[] = {NULL};
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, ":Workspace", names)) return NULL;
-    return type->tp_alloc(type, 0); /* zeroed: everything in it is made at first use */
+    return PyType_GenericAlloc(type, 0); /* zeroed: everything in it is made at first use */
 }
 
 static void workspace_dealloc(PyObject *self) {
     PyTypeObject *type = Py_TYPE(self);
     scratch_free(&((Workspace *)self)->scratch);
-    type->tp_free(self);
+    PyObject_Free(self);
     Py_DECREF(type);
 }
 
@@ -94,16 +95,16 @@ static PyObject *probe_many(PyObject *module, PyObject *args) {
     PyObject *blobs;
     Py_buffer out;
     if (!PyArg_ParseTuple(args, "Ow*:probe_many", &blobs, &out)) return NULL;
-    PyObject *items = PySequence_Fast(blobs, "blobs must be a sequence"), *result = NULL;
+    PyObject *items = PySequence_Tuple(blobs), *result = NULL;
     if (items == NULL) goto done;
-    Py_ssize_t n = PySequence_Fast_GET_SIZE(items);
+    Py_ssize_t n = PyTuple_Size(items);
     if (expect_size(&out, (size_t)n * 5 * sizeof(int32_t), "out") < 0) goto done;
     int32_t *row = out.buf;
     for (Py_ssize_t i = 0; i < n; i++, row += 5) {
         /* a few hundred bytes are read of each, so the GIL is kept */
         Py_buffer blob;
         Header header;
-        if (PyObject_GetBuffer(PySequence_Fast_GET_ITEM(items, i), &blob, PyBUF_SIMPLE) < 0) goto done;
+        if (PyObject_GetBuffer(PyTuple_GetItem(items, i), &blob, PyBUF_SIMPLE) < 0) goto done;
         header_read(blob.buf, (size_t)blob.len, &header);
         PyBuffer_Release(&blob);
         row[0] = header.kind;
@@ -133,11 +134,11 @@ static PyObject *decode_many(PyObject *module, PyObject *args) {
     PyObject *from = NULL, *into = NULL, *result = NULL;
     Views views = {NULL, 0};
     Source *targets = NULL;
-    from = PySequence_Fast(blobs, "blobs must be a sequence");
-    into = from ? PySequence_Fast(outs, "outs must be a sequence") : NULL;
+    from = PySequence_Tuple(blobs);
+    into = from ? PySequence_Tuple(outs) : NULL;
     if (into == NULL) goto done;
-    Py_ssize_t n = PySequence_Fast_GET_SIZE(from);
-    if (PySequence_Fast_GET_SIZE(into) != n) {
+    Py_ssize_t n = PyTuple_Size(from);
+    if (PyTuple_Size(into) != n) {
         PyErr_SetString(PyExc_ValueError, "blobs and outs must be of one length");
         goto done;
     }
@@ -156,9 +157,9 @@ static PyObject *decode_many(PyObject *module, PyObject *args) {
     }
     Py_buffer *first = views.views + views.held;
     for (Py_ssize_t i = 0; i < n; i++)
-        if (views_get(&views, PySequence_Fast_GET_ITEM(from, i), PyBUF_SIMPLE) == NULL) goto done;
+        if (views_get(&views, PyTuple_GetItem(from, i), PyBUF_SIMPLE) == NULL) goto done;
     for (Py_ssize_t i = 0; i < n; i++)
-        if (array_view(&views, PySequence_Fast_GET_ITEM(into, i), 1, &targets[i]) < 0) goto done;
+        if (array_view(&views, PyTuple_GetItem(into, i), 1, &targets[i]) < 0) goto done;
     if (workspace_take(ws) < 0) goto done;
     Py_BEGIN_ALLOW_THREADS;
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -201,8 +202,8 @@ static int parse_spec(PyObject *tuple, Spec *spec) {
 }
 
 static int source_views(Views *views, PyObject *items, const Job *jobs, Source *sources) {
-    for (Py_ssize_t i = 0; i < PySequence_Fast_GET_SIZE(items); i++) {
-        PyObject *item = PySequence_Fast_GET_ITEM(items, i);
+    for (Py_ssize_t i = 0; i < PyTuple_Size(items); i++) {
+        PyObject *item = PyTuple_GetItem(items, i);
         if (jobs[i].is_jpeg) {
             Py_buffer *view = views_get(views, item, PyBUF_SIMPLE);
             if (view == NULL) return -1;
@@ -228,9 +229,9 @@ static PyObject *rows_many(PyObject *module, PyObject *args) {
     Source *sources = NULL;
     Spec spec;
     if (parse_spec(spec_object, &spec) < 0) goto done;
-    items = PySequence_Fast(sources_object, "sources must be a sequence");
+    items = PySequence_Tuple(sources_object);
     if (items == NULL) goto done;
-    Py_ssize_t n = PySequence_Fast_GET_SIZE(items);
+    Py_ssize_t n = PyTuple_Size(items);
     size_t row_bytes = spec_row_bytes(&spec);
     if (expect_size(&jobs, (size_t)n * sizeof(Job), "jobs") < 0 ||
         expect_size(&out, (size_t)n * row_bytes, "out") < 0 ||
@@ -276,11 +277,35 @@ static PyObject *explain(PyObject *module, PyObject *args) {
 
 static PyObject *load(PyObject *module, PyObject *args) {
     (void)module;
+    enum { MOST = 32 };
+    void *calls[MOST];
     const char *path;
-    if (!PyArg_ParseTuple(args, "s:load", &path)) return NULL;
-    const char *wrong = library_load(path);
+    PyObject *addresses;
+    Py_ssize_t n = 0;
+    while (library_calls[n] != NULL) n++;
+    if (!PyArg_ParseTuple(args, "sO!:load", &path, &PyTuple_Type, &addresses)) return NULL;
+    if (PyTuple_Size(addresses) != n || n > MOST)
+        return PyErr_Format(PyExc_ValueError, "one address is needed for each of CALLS");
+    for (Py_ssize_t i = 0; i < n; i++) {
+        calls[i] = PyLong_AsVoidPtr(PyTuple_GetItem(addresses, i));
+        if (calls[i] == NULL)
+            return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_ValueError, "an address is 0");
+    }
+    const char *wrong = library_use(path, calls);
     if (wrong != NULL) return PyErr_Format(PyExc_OSError, "%s", wrong);
-    Py_RETURN_NONE;
+    return PyLong_FromLong(library_version());
+}
+
+static PyObject *call_names(void) {
+    PyObject *names = PyList_New(0);
+    for (int i = 0; names != NULL && library_calls[i] != NULL; i++) {
+        PyObject *name = PyUnicode_FromString(library_calls[i]);
+        if (name == NULL || PyList_Append(names, name) < 0) Py_CLEAR(names);
+        Py_XDECREF(name);
+    }
+    PyObject *fixed = names ? PyList_AsTuple(names) : NULL;
+    Py_XDECREF(names);
+    return fixed;
 }
 
 static PyObject *kernel_sets(PyObject *module, PyObject *args) {
@@ -291,7 +316,7 @@ static PyObject *kernel_sets(PyObject *module, PyObject *args) {
     for (int i = 0; names != NULL && i < n; i++) {
         PyObject *name = PyUnicode_FromString(found[i]->name);
         if (name == NULL) Py_CLEAR(names);
-        else PyTuple_SET_ITEM(names, i, name);
+        else PyTuple_SetItem(names, i, name);
     }
     return names;
 }
@@ -325,7 +350,7 @@ static PyMethodDef methods[] = {
     {"rows_many", rows_many, METH_VARARGS,
      "rows_many(workspace, sources, jobs, out, status, spec): resample a box of each source into a row"},
     {"explain", explain, METH_VARARGS, "explain(workspace): libjpeg's words for the last failure"},
-    {"load", load, METH_VARARGS, "load(path): use this libjpeg from now on"},
+    {"load", load, METH_VARARGS, "load(path, addresses): use the libjpeg whose CALLS are there; returns its interface"},
     {"kernel_sets", kernel_sets, METH_NOARGS, "kernel_sets(): names of the kernels this machine can run"},
     {"use_kernels", use_kernels, METH_VARARGS, "use_kernels(name): run these kernels from now on"},
     {"check_kernels", check_kernels, METH_NOARGS,
@@ -340,21 +365,22 @@ static PyType_Slot workspace_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec workspace_spec = {"headrace.recipes.image._native.Workspace", sizeof(Workspace), 0,
+static PyType_Spec workspace_spec = {"headrace.recipes.image._kernels.Workspace", sizeof(Workspace), 0,
                                      Py_TPFLAGS_DEFAULT, workspace_slots};
 
 static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_native", "C kernels for images.", -1, methods, NULL, NULL, NULL, NULL};
+    PyModuleDef_HEAD_INIT, "_kernels", "C kernels for images.", -1, methods, NULL, NULL, NULL, NULL};
 
-PyMODINIT_FUNC PyInit__native(void) {
+PyMODINIT_FUNC PyInit__kernels(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
+    PyObject *names = call_names();
     workspace_type = (PyTypeObject *)PyType_FromSpec(&workspace_spec);
-    if (workspace_type == NULL ||
-        PyModule_AddObjectRef(module, "Workspace", (PyObject *)workspace_type) < 0 ||
-        PyModule_AddIntConstant(module, "JOB_BYTES", sizeof(Job)) < 0) {
-        Py_DECREF(module);
-        return NULL;
-    }
+    int made = names != NULL && workspace_type != NULL &&
+               PyModule_AddObjectRef(module, "CALLS", names) == 0 &&
+               PyModule_AddObjectRef(module, "Workspace", (PyObject *)workspace_type) == 0 &&
+               PyModule_AddIntConstant(module, "JOB_BYTES", sizeof(Job)) == 0;
+    Py_XDECREF(names);
+    if (!made) Py_CLEAR(module);
     return module;
 }

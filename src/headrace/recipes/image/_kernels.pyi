@@ -1,11 +1,12 @@
 from collections.abc import Sequence
 from typing import Any
 
+CALLS: tuple[str, ...]
 JOB_BYTES: int
 
 class Workspace: ...
 
-def load(path: str) -> None: ...
+def load(path: str, addresses: tuple[int, ...]) -> int: ...
 def probe_many(blobs: Sequence[Any], out: Any) -> None: ...
 def decode_many(
     workspace: Workspace,

@@ -225,3 +225,42 @@ def test_a_loader_inside_a_dataset(loader_class):
 
     for num_workers in (0, 1):
         assert values(loader_class(Outer(), batch_size=2, num_workers=num_workers)) == [[1, 5], [9]]
+
+
+class Countdown(IterableDataset):
+    """Its own iterator: ``iter()`` starts it over, and is noted."""
+
+    def __init__(self, size):
+        self.size = size
+        self.left = 0
+        self.starts = 0
+
+    def __iter__(self):
+        info = get_worker_info()
+        self.starts += 1
+        self.left = self.size + (info.id if info else 0)
+        return self
+
+    def __next__(self):
+        if self.left == 0:
+            raise StopIteration
+        self.left -= 1
+        info = get_worker_info()
+        return 1000 * (info.id if info else 0) + 100 * self.starts + self.left
+
+
+@pytest.mark.parametrize(
+    ("num_workers", "persistent"), [(0, False), (1, False), (3, False), (1, True), (3, True)]
+)
+@pytest.mark.parametrize(
+    "options", [{"batch_size": 2}, {"batch_size": 2, "drop_last": True}, {"batch_size": None}]
+)
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_an_iterator_of_its_own_starts_once_an_epoch(loader_class, num_workers, persistent, options):
+    options = {**options, "num_workers": num_workers, "persistent_workers": persistent}
+    loader, expected = (
+        loader_class(Countdown(5), **options),
+        torch.utils.data.DataLoader(Countdown(5), **options),
+    )
+    for _ in range(2):
+        assert_same(list(loader), list(expected))

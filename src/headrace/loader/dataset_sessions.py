@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.forms import CACHEABLE
 from headrace.host.slots import HostSlot
 from headrace.loader.draws import EndlessDraws
-from headrace.loader.objects import ObjectTask, fetch
+from headrace.loader.objects import ObjectTask, Stream, fetch
 from headrace.loader.pinning import pin_value
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
 from headrace.recipes.program import Fault
@@ -209,8 +209,7 @@ class InlineIterableSession(InlineSession):
         super().__init__(dataset, collate_fn, auto_collation=auto_collation, book=book, pin=pin)
         self._size, self._drop_last = batch_size, drop_last
         self._resume: tuple[int, Any] | None = resume
-        self._stream: Iterator[Any] = iter(())
-        self._over = False
+        self._stream: Stream | None = None
         self.delivered: list[tuple[int, Any]] = [resume]
 
     def begin(self, draws: Draws, following: Draws | None) -> None:
@@ -218,33 +217,19 @@ class InlineIterableSession(InlineSession):
         super().begin(draws, following)
         skip, state = self._resume or (0, None)
         self.delivered = [(skip, state)]
-        self._resume, self._over = None, False
+        self._resume = None
         if state is not None and hasattr(self._dataset, "load_state_dict"):
             self._dataset.load_state_dict(state)
             skip = 0
-        self._stream = iter(self._dataset)
+        self._stream = Stream(self._dataset, self._size if self._auto else None, drop_last=self._drop_last)
         for _ in range(skip):
-            self._gather()
-
-    def _gather(self) -> Any:
-        if self._over:
-            return SKIPPED
-        if not self._auto:
-            return next(self._stream, SKIPPED)
-        assert self._size is not None
-        samples = []
-        for sample in self._stream:
-            samples.append(sample)
-            if len(samples) == self._size:
-                return samples
-        self._over = True
-        return SKIPPED if not samples or self._drop_last else samples
+            self._stream.gather()
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
         """See ``Session``."""
-        assert self._draws is not None
-        samples = self._gather()
-        if samples is SKIPPED:
+        assert self._draws is not None and self._stream is not None
+        samples, found = self._stream.gather()
+        if not found:
             return None
         value = self._collate(samples)
         state = self._dataset.state_dict() if hasattr(self._dataset, "state_dict") else None

@@ -80,6 +80,34 @@ def fetch(dataset: Any, keys: Any, auto_collation: bool) -> Any:
     return [dataset[key] for key in keys]
 
 
+class Stream:
+    """One reading of an iterable dataset, in batches.
+
+    ``iter()`` is asked for once: an iterator may well return itself from ``__iter__`` and start over there.
+    """
+
+    def __init__(self, dataset: Any, size: int | None, *, drop_last: bool) -> None:
+        """``size``: samples of a batch; None: samples come one by one."""
+        self._size, self._drop_last = size, drop_last
+        self._over = False
+        self.iterator: Iterator[Any] = iter(dataset)
+
+    def gather(self) -> tuple[Any, bool]:
+        """The samples of the next batch, and whether there is one."""
+        if self._over:
+            return None, False
+        samples: list[Any] = []
+        try:
+            if self._size is None:
+                return next(self.iterator), True
+            while len(samples) < self._size:
+                samples.append(next(self.iterator))
+        except StopIteration:
+            self._over = True
+            return samples, bool(samples) and not self._drop_last
+        return samples, True
+
+
 class ObjectRunner:
     """Runs batches of a map-style dataset."""
 
@@ -158,8 +186,7 @@ class IterableRunner(ObjectRunner):
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
         self._epoch: int | None = None
         self._step = -1
-        self._samples_left: Iterator[Any] = iter(())
-        self._over = False
+        self._stream: Stream | None = None
         self._resume = task.resume[link.worker] if task.resume is not None else None
 
     def on_command(self, command: Command) -> None:
@@ -187,10 +214,10 @@ class IterableRunner(ObjectRunner):
         try:
             if order.epoch != self._epoch or order.step <= self._step:
                 # Steps only grow, so a smaller one is of an epoch that is run again.
-                self._epoch, self._over = order.epoch, False
-                self._begin()
+                self._epoch, self._stream = order.epoch, None
             self._step = order.step
-            samples, found = self._gather()
+            stream = self._stream or self._begin()
+            samples, found = stream.gather()
             if found:
                 self._encode(samples, memory, done)
                 done.state = self._state()
@@ -201,35 +228,18 @@ class IterableRunner(ObjectRunner):
         done.spent.fetch_cpu = time.process_time() - begun_cpu
         return done
 
-    def _begin(self) -> None:
+    def _begin(self) -> Stream:
         skip, state = self._resume if self._resume is not None else (0, None)
         self._resume = None
-        dataset = self._task.dataset
-        if state is not None and hasattr(dataset, "load_state_dict"):
-            dataset.load_state_dict(state)
+        task = self._task
+        if state is not None and hasattr(task.dataset, "load_state_dict"):
+            task.dataset.load_state_dict(state)
             skip = 0
-        self._samples_left = iter(dataset)
+        size = task.batch_size if task.auto_collation else None
+        self._stream = stream = Stream(task.dataset, size, drop_last=task.drop_last)
         for _ in range(skip):
-            self._gather()
-
-    def _gather(self) -> tuple[Any, bool]:
-        """The samples of the next batch, and whether there is one."""
-        if self._over:
-            return None, False
-        if not self._task.auto_collation:
-            for sample in self._samples_left:
-                return sample, True
-            self._over = True
-            return None, False
-        size = self._task.batch_size
-        assert size is not None
-        samples = []
-        for sample in self._samples_left:
-            samples.append(sample)
-            if len(samples) == size:
-                return samples, True
-        self._over = True
-        return samples, bool(samples) and not self._task.drop_last
+            stream.gather()
+        return stream
 
     def _state(self) -> bytes:
         if not hasattr(self._task.dataset, "state_dict"):

@@ -15,6 +15,8 @@ Or, over any torch dataset: ``hr.DataLoader(dataset, batch_size=256, num_workers
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 from headrace import image, synthetic
@@ -62,6 +64,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
 def __getattr__(name: str) -> Any:
     # torch is imported by those who load data with it, and by nobody else.
     if name in ("DataLoader", "Stats"):
@@ -69,3 +75,10 @@ def __getattr__(name: str) -> Any:
 
         return getattr(loader, name)
     raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+
+
+if "torch" in sys.modules:
+    # It costs nothing more then. Lightning, for one, looks for subclasses of torch's loader before it runs the hooks
+    # of the user's that make loaders.
+    with contextlib.suppress(ImportError):  # (torch may be on its way in just now)
+        from headrace.loader import DataLoader, Stats

@@ -49,7 +49,7 @@ def test_skip_names_the_one_and_nobody_else(num_workers, victim):
 
 def test_neighbours_in_other_threads_are_not_blamed(monkeypatch):
     """Several threads of a worker prepare at once; which of them crashed it shows only when each runs alone."""
-    monkeypatch.setattr(recipe_session, "usable_cpus", lambda: 8)
+    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: 8)
     threads = recipe_session.staff(8, 2, 0.0)
     monkeypatch.setattr(recipe_session, "staff", lambda *_: threads)
     with make(crashing(5, 29), on_error="skip", error_budget=2, size=96) as loader:

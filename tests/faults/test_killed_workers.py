@@ -274,7 +274,7 @@ def test_a_stuck_worker_ends_in_a_timeout_and_can_be_closed():
 
 
 def test_a_replaced_worker_has_as_many_threads_as_the_others(monkeypatch):
-    monkeypatch.setattr(recipe_session, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: 4)
 
     def where(data):
         time.sleep(0.01)

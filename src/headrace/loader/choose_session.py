@@ -63,14 +63,14 @@ def _recipe_session(
     first = first_here(options.rank)
     if first and isinstance(recipe.decoder, Decode):
         kernels.say_slow_path()  # here and not in the kernels, which every worker has
-    batch_size = loader.batch_size or 1
+    batch_size = loader._batch_size
     sharing = None
     if options.share:
         sharing = Sharing(
             recipe,
             options,
             batch_size=batch_size,
-            drop_last=loader.drop_last,
+            drop_last=loader._drops_last,
             explicit=not loader._ordering.drawn_by_host,
         )
     return RecipeSession(

@@ -7,6 +7,7 @@ import os
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
@@ -17,16 +18,23 @@ from headrace.loader.choose_session import choose_session
 from headrace.loader.dataset_sessions import IterableSession, ObjectSession
 from headrace.loader.iterator import EpochIterator
 from headrace.loader.observer import Observer, Subject
-from headrace.loader.options import Options, count_workers, read_options, wants_sharing
+from headrace.loader.options import Chosen, Options, count_workers, place, read_options, wants_sharing
 from headrace.loader.ordering import Ordering
+from headrace.loader.own_order import (
+    OwnRandomSampler,
+    OwnSequentialSampler,
+    carried_by,
+    own_batches,
+    told_by,
+)
 from headrace.loader.progress import Progress
-from headrace.loader.recipe_dataset import RecipeDataset
+from headrace.loader.rebuilt import DEFAULTS, adopt, inherit
+from headrace.loader.recipe_dataset import RecipeDataset, recipe_of, refuse_sources
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import ErrorBook, Session
 from headrace.loader.state import LoaderState, read_state
 from headrace.loader.stats import Stats, snapshot
 from headrace.recipes.datasets import recognise
-from headrace.recipes.recipe import Recipe
 from headrace.sources import files
 
 T_co = TypeVar("T_co", covariant=True)
@@ -94,11 +102,32 @@ class DataLoader(torch_data.DataLoader[T_co]):
     ) -> None:
         self._live: weakref.ref[EpochIterator] | None = None
         self._session: Session | None = None
-        self._own_number = isinstance(num_workers, int)
-        recipe = dataset if isinstance(dataset, Recipe) else None
+        own: dict[str, Any] = {
+            "cache": cache,
+            "split": split,
+            "seed": seed,
+            "on_error": on_error,
+            "error_budget": error_budget,
+            "share": share,
+            "sampling": sampling,
+            "eviction": eviction,
+        }
+        described = recipe_of(refuse_sources(dataset))
+        recipe, carried = described if described is not None else (None, None)
+        carried = inherit(
+            own,
+            collate_fn,
+            prefetch_factor,
+            persistent_workers,
+            carried or carried_by(sampler, batch_sampler),
+        )
+        own = {**DEFAULTS, **carried.options}
+        seed, collate_fn, prefetch_factor = own["seed"], carried.collate_fn, carried.prefetch_factor
+        persistent_workers, self._told = carried.persistent_workers, carried.told
+        self._own_number = isinstance(num_workers, int) and not isinstance(num_workers, Chosen)
         if recipe is not None:
-            dataset = RecipeDataset(recipe)
-        elif (num_workers != 0 and num_workers is not None) or cache or share:
+            dataset = RecipeDataset(recipe, carried)
+        elif (num_workers != 0 and num_workers is not None) or own["cache"] or own["share"]:
             recipe = recognise(dataset, files) if collate_fn is None else None
         num_workers = count_workers(num_workers, choose=isinstance(dataset, RecipeDataset))
         self._prefetch = prefetch_factor
@@ -106,7 +135,29 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._keeps = isinstance(dataset, RecipeDataset) if persistent_workers is None else persistent_workers
         if persistent_workers is None:
             persistent_workers = self._keeps and num_workers > 0
+        default = sampler is None and batch_sampler is None
+        self._iterable = isinstance(dataset, torch_data.IterableDataset)
+        given, chosen = sampler, shuffle
+        if default and not self._iterable and not isinstance(dataset, _PIPES):
+            # What torch would make, except that it can be told the epoch.
+            if shuffle:
+                given, chosen = OwnRandomSampler(dataset, carried, seed, generator=generator), None
+            else:
+                given = OwnSequentialSampler(dataset, carried, seed)
         options: dict[str, Any] = {
+            "dataset": dataset,
+            "batch_size": batch_size,
+            "shuffle": chosen,
+            "sampler": given,
+            "batch_sampler": batch_sampler,
+            "num_workers": num_workers,
+            "collate_fn": collate_fn,
+            "pin_memory": pin_memory,
+            "drop_last": drop_last,
+            "timeout": timeout,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+            "generator": generator,
             "prefetch_factor": prefetch_factor,
             "persistent_workers": persistent_workers,
             "pin_memory_device": pin_memory_device,
@@ -116,53 +167,54 @@ class DataLoader(torch_data.DataLoader[T_co]):
             if not self._own_number:
                 # The number is ours, so torch need not warn that the user chose too many.
                 warnings.simplefilter("ignore", UserWarning)
-            super().__init__(
-                dataset,
-                batch_size,
-                shuffle,
-                sampler,
-                batch_sampler,
-                num_workers,
-                collate_fn,
-                pin_memory,
-                drop_last,
-                timeout,
-                worker_init_fn,
-                multiprocessing_context,
-                generator,
-                **{name: value for name, value in options.items() if name in _TORCH_PARAMETERS},
+            # As it was before somebody wrapped it: Lightning's wrapper takes what it sees for our own parameters.
+            inspect.unwrap(torch_data.DataLoader.__init__)(
+                self, **{name: value for name, value in options.items() if name in _TORCH_PARAMETERS}
             )
+        # Trainers find a loader's parameters in its attributes.
+        for name, value in own.items():
+            setattr(self, name, value)
+        self.rank, self.world_size = rank, world_size
         self._in_order = in_order
         self._shuffle = bool(shuffle)
-        # What torch made where the user gave nothing: then the order is ours. Should somebody put another
-        # sampler in its place later, theirs counts.
-        default = sampler is None and batch_sampler is None
-        self._made = (self.sampler, self.batch_sampler) if default else None
+        self._batch_size, self._drops_last = self.batch_size or 1, self.drop_last
+        whole = own_batches(batch_sampler)
+        if whole is not None and _same(whole.dataset, dataset):
+            # Our own order again, by way of a trainer that divides nothing, or divides what it gets.
+            default, self._shuffle = True, whole.shuffled
+            self._batch_size, self._drops_last = batch_sampler.batch_size, batch_sampler.drop_last
+        elif type(self.batch_sampler) is torch_data.BatchSampler and batch_sampler is None:
+            self.batch_sampler.carried = carried  # type: ignore[attr-defined]
+        # The user gave no sampler: then the order is ours. Should somebody put another sampler in the place of
+        # what was made here, theirs counts.
+        order = self.sampler if whole is None else whole
+        self._made = (self.sampler, self.batch_sampler, order) if default else None
+        self._finds_place = (
+            isinstance(dataset, RecipeDataset) and self._ours and whole is None and rank is None
+        )
+        self._heard = (self._told.times, told_by(self.sampler, self.batch_sampler))
         self._custom_collate = collate_fn
-        self._iterable = isinstance(dataset, torch_data.IterableDataset)
         self._recipe = recipe
         self._options: Options = read_options(
             samples=None if self._iterable else _size(dataset),
             described=recipe is not None,
-            cache=cache,
-            split=split,
-            seed=seed,
             rank=rank,
             world_size=world_size,
-            find_rank=isinstance(dataset, RecipeDataset) and self._ours,
-            on_error=on_error,
-            error_budget=error_budget,
-            share=wants_sharing(share, recipe is not None),
+            find_rank=self._finds_place,
             sampler=not self._ours,
             ordered=not (self._ours and self._shuffle),
-            sampling=sampling,
-            eviction=eviction,
+            **{**own, "share": wants_sharing(own["share"], recipe is not None)},
         )
         self._book = ErrorBook(
-            on_error, self._options.error_budget, recipe.source.name if recipe else _index_name
+            own["on_error"],
+            self._options.error_budget,
+            recipe.source.name if recipe is not None else _index_name,
         )
         self._seed: int | None = seed
         self._progress = Progress()
+        self._progress.epoch = max((self._told.following, *self._heard[1]))
+        self._behind = 0
+        """By how many epochs a trainer counts less than a state that was loaded."""
         self._fed: tuple[int, int] | None = None
         self._closed = False
         self._process = os.getpid()
@@ -183,7 +235,34 @@ class DataLoader(torch_data.DataLoader[T_co]):
     @property
     def _ours(self) -> bool:
         made = self._made
-        return made is not None and made[0] is self.sampler and made[1] is self.batch_sampler
+        if made is None or made[0] is not self.sampler or made[1] is not self.batch_sampler:
+            return False
+        return made[1] is None or getattr(made[1], "sampler", made[2]) is made[2]
+
+    def _settle(self) -> None:
+        """Read rank and world size: a process group may have come since the loader was made."""
+        if isinstance(self.num_workers, Chosen) and self._session is None:
+            self.num_workers = count_workers(self.num_workers, choose=True)
+        if not self._finds_place or (self._live is not None and self._live() is not None):
+            return
+        rank, world_size = place(None, None, True)
+        if (rank, world_size) == (self._options.rank, self._options.world_size):
+            return
+        self._drop_session()
+        self._options = self._options.placed(rank, world_size, ordered=not (self._ours and self._shuffle))
+        self._observer.subject = replace(self._observer.subject, rank=rank, world_size=world_size)
+        if self._options.seed is None:
+            self._seed = None  # what was drawn alone the others do not know
+
+    def _hear(self) -> int | None:
+        """The epoch that a trainer told a sampler or the dataset since last time, if any did."""
+        times, epochs = heard = (self._told.times, told_by(self.sampler, self.batch_sampler))
+        before, self._heard = self._heard, heard
+        if times != before[0]:
+            return self._told.epoch
+        if len(epochs) != len(before[1]):
+            return max(epochs, default=None)
+        return next((epoch for epoch, old in zip(epochs, before[1], strict=True) if epoch != old), None)
 
     # -- iteration ----------------------------------------------------------------------------------------
 
@@ -197,15 +276,30 @@ class DataLoader(torch_data.DataLoader[T_co]):
             raise ValueError("prefetch_factor must be at least 1")
         if _PIPES and isinstance(self.dataset, _PIPES):
             return super().__iter__()
-        resume = self._progress.take_resume()
+        self._settle()
+        resume = self._listen(self._progress.take_resume())
         seed = self._choose_seed(resume)
-        epoch, position = (resume.epoch, resume.position) if resume else (self._progress.epoch, 0)
+        epoch = resume.epoch if resume is not None else self._progress.epoch
         live = self._live() if self._live is not None else None
         if live is not None:
             # Somebody is still in the middle of another epoch of this loader: let them be.
             session, kept = choose_session(self, seed, resume), False
         else:
             session, kept = self._take_session(seed, resume), True
+        steps = self._begin(session, kept, seed, epoch, resume)
+        iterator = EpochIterator(
+            self, session, seed=seed, epoch=epoch, steps=steps, resumed=resume is not None
+        )
+        if kept:
+            self._live = weakref.ref(iterator)
+        return iterator
+
+    def _begin(
+        self, session: Session, kept: bool, seed: int, epoch: int, resume: LoaderState | None
+    ) -> int | None:
+        """Start an epoch, or what ``resume`` leaves of it; returns its batches, where that is known."""
+        self._told.begin(epoch)
+        position = resume.position if resume is not None else 0
         ordering = self._ordering
         following = (
             ordering.draws(seed, epoch + 1, None, session) if kept and self._prepares_ahead() else None
@@ -219,11 +313,40 @@ class DataLoader(torch_data.DataLoader[T_co]):
             session.begin(ordering.draws(seed, epoch, resume, session), following)
         if kept:
             self._fed = (seed, epoch + 1) if following is not None else None
-        iterator = EpochIterator(self, session, seed=seed, epoch=epoch, steps=ordering.steps(position))
-        if kept:
-            self._live = weakref.ref(iterator)
         self._progress.begin(ordering, resume, seed, epoch, session)
-        return iterator
+        return ordering.steps(position)
+
+    def _late(self, iterator: EpochIterator, session: Session) -> None:
+        """Before an iterator's first batch: Lightning tells the epoch only after it made the iterator."""
+        told = self._hear()
+        if told is None or self._iterable:
+            return
+        if iterator.resumed and told <= iterator.epoch:
+            self._behind = iterator.epoch - told
+            return
+        epoch = told + (0 if iterator.resumed else self._behind)
+        if epoch == iterator.epoch:
+            return
+        kept = session is self._session
+        session.abandon()
+        if kept:
+            self._fed = None
+        iterator.restart(epoch, self._begin(session, kept, iterator.seed, epoch, None))
+
+    def _listen(self, resume: LoaderState | None) -> LoaderState | None:
+        """Follow what a trainer told the sampler; returns ``resume`` unless that is over."""
+        told = self._hear()
+        if told is None:
+            return resume
+        if resume is None:
+            self._progress.epoch = told + self._behind
+            return None
+        if told > resume.epoch:
+            self._progress.epoch, self._behind = told, 0
+            return None  # (the state is of the end of an epoch before)
+        # Somebody counts from its own start, and the state is from before.
+        self._behind = resume.epoch - told
+        return resume
 
     def _choose_seed(self, resume: LoaderState | None) -> int:
         if resume is not None and resume.seed is not None:
@@ -259,8 +382,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
             iterable=self._iterable,
             sampler=self._index_sampler,
             batched=self._auto_collation,
-            batch_size=self.batch_size or 1,
-            drop_last=self.drop_last,
+            batch_size=self._batch_size,
+            drop_last=self._drops_last,
             shuffle=self._shuffle,
             by_index=self._recipe is not None,
             prefetches=self.num_workers > 0 or self._recipe is not None,
@@ -313,14 +436,17 @@ class DataLoader(torch_data.DataLoader[T_co]):
         """The epoch that the next iteration runs. Without it, epochs count up by themselves."""
         if epoch < 0:
             raise OptionError(f"set_epoch({epoch}): epochs count from 0")
-        self._progress.epoch = epoch
+        self._progress.epoch, self._behind = epoch, 0
+        self._told.tell(epoch)
         owners: tuple[Any, ...] = () if self._ours else (self.sampler, self.batch_sampler)
         for owner in owners:
             if hasattr(owner, "set_epoch"):
                 owner.set_epoch(epoch)
+        self._hear()
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: plain values, small, JSON-able. Counts what was delivered to you."""
+        self._settle()
         return self._progress.plain(self._ordering, self._seed)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -330,6 +456,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
                 "load_state_dict() after iteration began: load the state before the first batch is asked for, "
                 "or finish (or drop) the running iterator first"
             )
+        self._settle()
         ordering = self._ordering
         self._progress.load(
             read_state(
@@ -354,6 +481,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
 
     def __len__(self) -> int:
         """Batches of one epoch."""
+        self._settle()
         steps = self._ordering.steps(0)
         return super().__len__() if steps is None else steps
 
@@ -400,6 +528,11 @@ def _end(session: Session, observer: Observer) -> None:
     session.close()
 
 
+def _same(one: Any, other: Any) -> bool:
+    """Whether two datasets are one, or of one recipe."""
+    return getattr(one, "recipe", one) is getattr(other, "recipe", other)
+
+
 def _index_name(index: int) -> str:
     return f"dataset[{index}]"
 
@@ -409,3 +542,6 @@ def _size(dataset: Any) -> int | None:
         return len(dataset)
     except (TypeError, NotImplementedError):
         return None
+
+
+adopt(DataLoader)

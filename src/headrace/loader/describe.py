@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from headrace.coordinate.directory import Directory
 from headrace.core.forms import CACHEABLE, Form
-from headrace.core.memory import usable_cpus
 from headrace.host.inline import InlineHost
+from headrace.loader.place import cpus_per_rank
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import Session
 from headrace.measure import Profile
@@ -37,7 +37,7 @@ def describe(
     ``memory``: bytes that are available."""
     own = workers if own_number else None
     if not isinstance(session, RecipeSession):
-        means = Means(usable_cpus(), max(1, workers), max(1, workers))
+        means = Means(cpus_per_rank(), max(1, workers), max(1, workers))
         return Situation(
             kind="dataset", recent=recent, total=total, means=means, inline=not workers, own_workers=workers
         )
@@ -87,7 +87,7 @@ def describe(
         kind="recipe",
         recent=recent,
         total=total,
-        means=Means(usable_cpus(), hands, fetchers),
+        means=Means(cpus_per_rank(), hands, fetchers),
         inline=inline,
         own_workers=own,
         held=1.0 if recipe.user_randomness else host.totals.gil_held if recipe.user_code else None,

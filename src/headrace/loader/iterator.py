@@ -18,16 +18,28 @@ class EpochIterator(Iterator[Any]):
     """What ``iter(loader)`` returns. It keeps its loader alive, and cleans up after itself when dropped."""
 
     def __init__(
-        self, loader: DataLoader[Any], session: Session, *, seed: int, epoch: int, steps: int | None
+        self,
+        loader: DataLoader[Any],
+        session: Session,
+        *,
+        seed: int,
+        epoch: int,
+        steps: int | None,
+        resumed: bool = False,
     ) -> None:
-        """``steps``: batches to come, where that is known."""
+        """``steps``: batches to come, where that is known. ``resumed``: from a state."""
         self._loader = loader
         self._session: Session | None = session
-        self._seed, self._epoch = seed, epoch
+        self.seed, self.epoch, self.resumed = seed, epoch, resumed
         self._left = steps
         self._yielded = 0
+        self._asked = False
         self._broken = False
         self._promised = loader._IterableDataset_len_called
+
+    def restart(self, epoch: int, steps: int | None) -> None:
+        """Run another epoch, before the first batch was asked for."""
+        self.epoch, self._left, self.resumed = epoch, steps, False
 
     def __iter__(self) -> EpochIterator:
         return self
@@ -38,6 +50,10 @@ class EpochIterator(Iterator[Any]):
     def __next__(self) -> Any:
         """The next batch."""
         loader = self._loader
+        if not self._asked:
+            self._asked = True
+            if self._session is not None and not loader._closed:
+                loader._late(self, self._session)
         while True:
             if loader._closed:
                 raise LoaderClosed("the loader was closed; make a new one")
@@ -49,7 +65,7 @@ class EpochIterator(Iterator[Any]):
                 self._end()
                 raise StopIteration
             drawn, value = found
-            loader._delivered(session, self._seed, self._epoch, drawn)
+            loader._delivered(session, self.seed, self.epoch, drawn)
             if value is not SKIPPED:
                 self._yielded += 1
                 self._check_promise()
@@ -80,7 +96,7 @@ class EpochIterator(Iterator[Any]):
     def _end(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            self._loader._epoch_over(self._epoch)
+            self._loader._epoch_over(self.epoch)
             self._loader._over(self, session, whole=True)
 
     def _break(self) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.core.errors import OptionError
 from headrace.core.forms import Form
-from headrace.core.memory import available_memory, total_memory, usable_cpus
+from headrace.core.memory import available_memory, total_memory
 from headrace.core.sizes import parse_size, show_size
 from headrace.core.sparse import PAGE
 from headrace.eviction import EVICTIONS
+from headrace.loader.place import cpus_per_rank, find_place, ranks_here
 from headrace.planning import split_budget, staff
 from headrace.sampling import SAMPLERS
 
@@ -35,6 +36,14 @@ class Options:
     eviction: str = "auto"
     split: tuple[float, float, float] | None = None
     """As the user gave it."""
+
+    asked_sampling: str | None = None
+    """As the user gave it."""
+
+    def placed(self, rank: int, world_size: int, *, ordered: bool) -> Options:
+        """The same at another place among the ranks."""
+        sampling = _sampling(self.asked_sampling, self.share, ordered, world_size)
+        return replace(self, rank=rank, world_size=world_size, sampling=sampling)
 
     @property
     def plans(self) -> bool:
@@ -103,8 +112,8 @@ def read_options(
         error_budget = max(1, int(error_budget * (samples or 0)))
     if seed is not None and not isinstance(seed, int):
         raise OptionError(f"seed={seed!r} is not an integer")
-    rank, world_size = _place(rank, world_size, find_rank)
-    sampling = _sampling(sampling, share, ordered, world_size)
+    rank, world_size = place(rank, world_size, find_rank)
+    asked, sampling = sampling, _sampling(sampling, share, ordered, world_size)
     if eviction is not None and not share:
         raise OptionError(f"eviction={eviction!r} needs share=True: a job alone has no use for eviction")
     if eviction is not None and eviction not in EVICTIONS:
@@ -115,9 +124,22 @@ def read_options(
         encoded, decoded, augmented = (float(part) for part in split)
         given = (encoded, decoded, augmented)
     if world_size > 1 and sampler:
-        raise OptionError("rank= and world_size= share out headrace's own order; a sampler shares by itself")
+        raise OptionError(
+            "rank= and world_size= share out headrace's own order, and a sampler (or a trainer that puts in one) "
+            "shares by itself; give one or the other"
+        )
     return Options(
-        budgets, seed, rank, world_size, on_error, error_budget, share, sampling, eviction or "auto", given
+        budgets,
+        seed,
+        rank,
+        world_size,
+        on_error,
+        error_budget,
+        share,
+        sampling,
+        eviction or "auto",
+        given,
+        asked,
     )
 
 
@@ -129,22 +151,17 @@ def _sampling(sampling: str | None, share: bool, ordered: bool, world_size: int)
             raise OptionError(f"sampling={sampling!r} needs share=True: alone there is nobody to agree with")
         if ordered:
             raise OptionError(
-                f"sampling={sampling!r} chooses the order by itself; use it with shuffle=True and without a sampler"
+                f"sampling={sampling!r} chooses the order by itself; use it with shuffle=True and without a sampler, "
+                "and keep trainers from putting in one (docs/trainers.md)"
             )
-        if world_size > 1 and not _all_here(world_size):
+        if world_size > 1 and ranks_here(world_size) != world_size:
             raise OptionError(
                 f"sampling={sampling!r} needs all ranks on one machine; use sampling='uniform' for ranks on several"
             )
     if sampling is None:
-        shares = share and not ordered and (world_size == 1 or _all_here(world_size))
+        shares = share and not ordered and (world_size == 1 or ranks_here(world_size) == world_size)
         sampling = "auto" if shares else "uniform"
     return sampling
-
-
-def _all_here(world_size: int) -> bool:
-    """Whether all ranks run on this machine, as far as the launcher says."""
-    local = os.environ.get("LOCAL_WORLD_SIZE") or os.environ.get("SLURM_NTASKS_PER_NODE") or str(world_size)
-    return local == str(world_size)
 
 
 def wants_sharing(share: bool | None, described: bool) -> bool:
@@ -154,39 +171,29 @@ def wants_sharing(share: bool | None, described: bool) -> bool:
     return share
 
 
+class Chosen(int):
+    """A number of workers that was not the user's choice."""
+
+
 def count_workers(num_workers: int | str | None, *, choose: bool) -> int:
     """The number of worker processes: as given, else chosen where ``choose`` or ``"auto"`` says so, else 0."""
     if num_workers is None:
         num_workers = "auto" if choose else 0
     if num_workers == "auto":
-        return staff(usable_cpus()).processes
+        return Chosen(staff(cpus_per_rank()).processes)
+    if isinstance(num_workers, Chosen):  # a trainer builds a loader anew from the attributes of another
+        return Chosen(staff(cpus_per_rank()).processes)
     if not isinstance(num_workers, int):
         raise TypeError(f'num_workers={num_workers!r}; write a number, or "auto"')
     return num_workers
 
 
-def _place(rank: int | None, world_size: int | None, find: bool) -> tuple[int, int]:
+def place(rank: int | None, world_size: int | None, find: bool) -> tuple[int, int]:
     """Rank and world size: as given, else from torch.distributed, else from the environment, else alone."""
     if (rank is None) != (world_size is None):
         raise OptionError("rank= and world_size= go together; give both or neither")
     if rank is None or world_size is None:
-        rank, world_size = _found() if find else (0, 1)
+        rank, world_size = find_place() if find else (0, 1)
     if world_size < 1 or not 0 <= rank < world_size:
         raise OptionError(f"rank={rank} does not lie in a world of {world_size}")
     return rank, world_size
-
-
-def _found() -> tuple[int, int]:
-    from torch import distributed
-
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    try:
-        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    except KeyError:
-        return 0, 1
-    except ValueError:
-        raise OptionError(
-            f"RANK={os.environ.get('RANK')!r} and WORLD_SIZE={os.environ.get('WORLD_SIZE')!r} in the environment "
-            "are not numbers; mend them or pass rank= and world_size="
-        ) from None

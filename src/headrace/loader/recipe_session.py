@@ -23,7 +23,6 @@ from headrace.coordinate.splitter import Splitter
 from headrace.core.errors import BadSample, HeadraceError, SampleError, TooManyBadSamples
 from headrace.core.forms import Form
 from headrace.core.layout import RowLayout, aligned
-from headrace.core.memory import usable_cpus
 from headrace.core.sizes import show_size
 from headrace.core.sparse import PAGE
 from headrace.engine.board import Board, Claim
@@ -34,6 +33,7 @@ from headrace.host.embedded import ProcessHost
 from headrace.loader.codec import SlotMemory, encode
 from headrace.loader.learning import Learning
 from headrace.loader.objects import begin_worker
+from headrace.loader.place import cpus_per_rank
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
 from headrace.loader.sharing import Sharing
 from headrace.loader.sums import host_sums, means_of
@@ -88,7 +88,7 @@ class RecipeSession(Hosted):
         # Steps of the user's that draw from global generators need a process each: threads would share those.
         self._user_code = recipe.user_code and not recipe.user_randomness
         held = 1.0 if recipe.user_randomness else -1.0 if recipe.user_code else None
-        self._staff = staff(usable_cpus(), self._own, held)
+        self._staff = staff(cpus_per_rank(), self._own, held)
         if not own_number and num_workers > 0:
             num_workers = self._staff.processes
         hands = max(1, num_workers * self._staff.threads)
@@ -127,7 +127,7 @@ class RecipeSession(Hosted):
             stages = task.stages(parts.arena, parts.board)
 
             def run(order: Order) -> OrderDone:
-                with _own_randomness(recipe.user_code):
+                with own_randomness(recipe.user_code):
                     return stages.prepare(stages.fetch(order, None), program)
 
         self._collated = collator is not None
@@ -291,7 +291,7 @@ class RecipeSession(Hosted):
         host = self.host
         if not isinstance(host, ProcessHost):
             return
-        wanted = staff(usable_cpus(), self._own, host.totals.gil_held)
+        wanted = staff(cpus_per_rank(), self._own, host.totals.gil_held)
         for _ in range(wanted.processes - self._staff.processes):
             host.add_worker()
         if wanted.threads != self._staff.threads:
@@ -328,7 +328,7 @@ def _start_recipe_worker(
 
 
 @contextlib.contextmanager
-def _own_randomness(user_code: bool) -> Iterator[None]:
+def own_randomness(user_code: bool) -> Iterator[None]:
     """User code that runs in the job's own process must not disturb the job's random numbers."""
     if not user_code:
         yield

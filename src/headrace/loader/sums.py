@@ -6,15 +6,15 @@ import time
 from dataclasses import replace
 
 from headrace.core.forms import CACHEABLE, Form
-from headrace.core.memory import usable_cpus
 from headrace.host.base import Host
+from headrace.loader.place import cpus_per_rank
 from headrace.loader.sessions import Session
 from headrace.planning import Means, Measured, Staff
 
 
 def means_of(staff: Staff) -> Means:
     """What a loader has to work with."""
-    return Means(usable_cpus(), max(1, staff.processes * staff.threads), max(1, staff.processes))
+    return Means(cpus_per_rank(), max(1, staff.processes * staff.threads), max(1, staff.processes))
 
 
 def host_sums(host: Host, delivered: float, waited: float) -> Measured:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.core.errors import OptionError
 from headrace.core.forms import Form
@@ -20,6 +23,8 @@ from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
 from headrace.recipes.op import Op
 from headrace.recipes.program import body_fields
 from headrace.recipes.spin import SyntheticDecode
+from headrace.recipes.subset import SubsetSource
+from headrace.sampling.uniform import epoch_order
 
 if TYPE_CHECKING:
     from headrace.sources.source import Source
@@ -80,6 +85,51 @@ class Recipe:
         object.__setattr__(self, "augment", tuple(self.augment))
         object.__setattr__(self, "decoder", decoder)
         object.__setattr__(self, "steps", steps)
+
+    def __len__(self) -> int:
+        """Samples of the source."""
+        return len(self.source)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __getitem__(self, index: Any) -> Any:
+        raise TypeError(
+            "a recipe says how samples are made and makes none by itself: use headrace.DataLoader(recipe, ...), and "
+            "loader.dataset[i] to look at one sample; for some of the samples write recipe.subset(indices)"
+        )
+
+    def subset(self, indices: Sequence[int] | NDArray[Any]) -> Recipe:
+        """The same for some of the samples, in the order of ``indices``.
+
+        Samples keep their identities: recipes over parts of one source that share (``share=True``) have one cache.
+        """
+        return replace(self, source=SubsetSource(self.source, indices))
+
+    def split(self, *parts: float, seed: int | None = 0) -> tuple[Recipe, ...]:
+        """Recipes of parts of the samples, each sample in one of them.
+
+        ``parts`` are shares of the whole (``0.9``) or numbers of samples (``1000``); what they leave is one more
+        part. So ``train, val = recipe.split(0.9)``. Samples are chosen at random by ``seed``; None takes them in
+        order. A part's samples stay in the source's order.
+        """
+        size = len(self)
+        counts = [_count(part, size) for part in parts]
+        shares = all(isinstance(part, float) for part in parts)
+        if shares and abs(sum(parts) - 1) < 1e-9:
+            counts[-1] = size - sum(counts[:-1])
+        elif sum(counts) < size:
+            counts.append(size - sum(counts))
+        if not parts or sum(counts) > size or 0 in counts:
+            raise OptionError(
+                f"split({', '.join(map(repr, parts))}) of {size} samples: no part may be empty, and together they "
+                "may not be more than there are"
+            )
+        order = epoch_order(size, seed or 0, 0, shuffle=seed is not None)
+        ends = np.cumsum(counts)
+        return tuple(
+            self.subset(np.sort(order[end - count : end])) for count, end in zip(counts, ends, strict=True)
+        )
 
     @cached_property
     def lead(self) -> int:
@@ -178,6 +228,17 @@ class Recipe:
     def _augmented_key(self) -> str:
         rest = [step.plain() for step in self.steps[self.lead :]]
         return digest("shared augmented", self._decoded_key, rest)
+
+
+def _count(part: float, size: int) -> int:
+    """A part's number of samples, given as that or as a share."""
+    if isinstance(part, bool) or not isinstance(part, int | float) or part <= 0:
+        raise OptionError(f"split({part!r}): write shares such as 0.9, or numbers of samples")
+    if isinstance(part, float):
+        if part > 1:
+            raise OptionError(f"split({part!r}): a share lies below 1, a number of samples is an int")
+        return round(part * size)
+    return part
 
 
 def _check_order(decoder: Op | None, steps: Sequence[Op]) -> None:

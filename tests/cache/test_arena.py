@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import random as randomness
 import subprocess
 import sys
 import textwrap
@@ -82,6 +83,44 @@ def test_freed_ranges_are_used_again(arena: Arena) -> None:
     assert arena.size == size
     assert sorted(offset for offset, _ in again) == [first[0] + at * PAGE for at in range(4)]
     assert arena.in_use == 4 * PAGE
+
+
+def test_free_ranges_are_one_with_their_neighbours(arena: Arena) -> None:
+    """Else those who keep batches for a while would leave ever more of them, each too small for what comes next."""
+    chance = randomness.Random(3)
+    held: list[tuple[int, int]] = []
+    for _ in range(2000):
+        if len(held) < 12 or chance.random() < 0.5:
+            held.append(arena.allocate(chance.randrange(1, 20 * PAGE)))
+        else:
+            arena.free(*held.pop(chance.randrange(len(held))))
+        while len(held) > 30:
+            arena.free(*held.pop(chance.randrange(len(held))))
+        assert len(arena._free) <= len(held) + 1
+    assert arena.size < 3 * 30 * 20 * PAGE
+    for piece in held:
+        arena.free(*piece)
+    assert arena._free == [(0, arena.size)]
+
+
+def _map_many(arena: Arena, ranges: int) -> None:
+    for number in range(ranges):
+        arena.map(number * PAGE, PAGE)
+    kept = len(arena._maps)
+    mapped = sum("memfd:headrace" in line for line in open("/proc/self/maps"))
+    os._exit(0 if kept <= 256 and mapped <= 257 else 1)
+
+
+def test_a_process_that_is_told_of_no_end_keeps_few_ranges_mapped() -> None:
+    arena = Arena()
+    try:
+        arena.allocate(1000 * PAGE)
+        process = get_context("fork").Process(target=_map_many, args=(arena, 1000))
+        process.start()
+        process.join(60)
+        assert process.exitcode == 0
+    finally:
+        arena.close()
 
 
 @pytest.mark.parametrize("mapped", [True, False], ids=["mapped here", "mapped nowhere"])

@@ -263,3 +263,19 @@ def test_orders_are_written_apart_and_read_back(arena: Arena) -> None:
     pool.put_back(slot)
     assert arena.in_use == PAGE + last[1]
     assert slot.cursor == 0
+
+
+def test_later_slots_are_as_large_as_most_and_free_ranges_are_used_again(arena: Arena) -> None:
+    """Where workers find out how much a batch takes, they make the arena longer for each slot that is too small."""
+    pool = SlotPool(arena, 0, keep=2)
+    assert pool.acquire().nbytes == 0
+    for size in (4, 5, 400, 5, 5):
+        pool.replace(pool.acquire(), arena.extend(size * PAGE), size * PAGE)
+    assert pool.acquire().nbytes == 5 * PAGE
+    before = arena.size
+    for _ in range(50):
+        slots = [pool.acquire() for _ in range(8)]
+        assert {slot.nbytes for slot in slots} == {5 * PAGE}
+        for slot in slots:
+            pool.put_back(slot)
+    assert arena.size <= before + 8 * 5 * PAGE and len(arena._free) < 20

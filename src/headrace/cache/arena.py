@@ -8,6 +8,7 @@ asked for (``HEADRACE_SHM_DIR``), the file lies there instead, unlinked as soon 
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import ctypes
 import errno
@@ -29,6 +30,8 @@ from headrace.core.memory import available_memory
 from headrace.core.sizes import show_size
 from headrace.core.sparse import PAGE, punch
 
+_MOST_MAPPED = 256
+"""Ranges that a process keeps mapped where another one decides over them: nobody tells it which are over."""
 _LOOK = 0.5
 """Seconds for which a look at the available memory holds."""
 _NAME = re.compile(r"headrace-(\d+)-(\d+)-(\d+)-\w+\Z")
@@ -47,6 +50,8 @@ class Arena:
             self.fd = _anonymous_file(self.directory)
         self._maps: dict[tuple[int, int], memoryview] = {}
         self._free: list[tuple[int, int]] = []
+        """Free ranges by their offsets, no two side by side."""
+        self._owner = os.getpid()
         self.size = 0
         self.in_use = 0
         self._looked, self._available = 0.0, 0
@@ -75,7 +80,7 @@ class Arena:
                 self._require(size)
                 self.reserve(offset, size)
             except OutOfSharedMemory:
-                self._free.append((offset, size))
+                self._put_together(offset, size)
                 raise
         self.in_use += size
         return offset, size
@@ -89,7 +94,17 @@ class Arena:
         with contextlib.suppress(OSError):
             punch(self.fd, offset, offset + nbytes)
         self.forget(offset, nbytes)
-        self._free.append((offset, nbytes))
+        self._put_together(offset, nbytes)
+
+    def _put_together(self, offset: int, nbytes: int) -> None:
+        """A range is free, and one with the free ranges beside it: so there are hardly more than ranges in use."""
+        at = bisect.bisect(self._free, (offset, nbytes))
+        if at < len(self._free) and self._free[at][0] == offset + nbytes:
+            nbytes += self._free.pop(at)[1]
+        if at and sum(self._free[at - 1]) == offset:
+            offset, before = self._free.pop(at - 1)
+            at, nbytes = at - 1, nbytes + before
+        self._free.insert(at, (offset, nbytes))
 
     def _grow(self, size: int) -> int:
         """Make the file longer. Once there are workers, which may do so too, the board's way replaces it."""
@@ -143,6 +158,9 @@ class Arena:
                 raise ValueError(f"range {offset}+{nbytes} is outside of the arena")
             mapped = map_file(self.fd, offset, nbytes)
             self._maps[offset, nbytes] = mapped
+            if self._owner != os.getpid() and len(self._maps) > _MOST_MAPPED:
+                for key in list(self._maps)[:-_MOST_MAPPED]:
+                    self._maps.pop(key, None)
         return mapped
 
     def forget(self, offset: int, nbytes: int) -> None:
@@ -163,6 +181,7 @@ class Arena:
         self.fd = state["fd"].detach()
         self.directory = state["directory"]
         self._maps, self._free = {}, []
+        self._owner = -1
         self.size = self.in_use = 0
         self.extend = self._grow
         self._looked, self._available = 0.0, 0

@@ -29,7 +29,8 @@ class SlotPool:
     def __init__(self, arena: Arena, nbytes: int, keep: int) -> None:
         self._arena = arena
         self.nbytes = nbytes
-        """Bytes of a new slot; 0: a worker finds out how many it takes."""
+        """Bytes of a new slot; 0: a worker finds out how many it takes, and later ones begin with what most have."""
+        self._usual = 0
         self.keep = keep
         """Free slots that are kept for the next batches."""
         self._free: list[HostSlot] = []
@@ -43,8 +44,8 @@ class SlotPool:
         if self._free:
             return self._free.pop()
         slot = HostSlot(0, 0)
-        if self.nbytes:
-            slot.offset, slot.nbytes = self._arena.allocate(self.nbytes)
+        if self.nbytes or self._usual:
+            slot.offset, slot.nbytes = self._arena.allocate(self.nbytes or self._usual)
         self._all.add(slot)
         return slot
 
@@ -102,6 +103,10 @@ class SlotPool:
         self._free_range(slot)
         self._arena.adopt(nbytes)
         slot.offset, slot.nbytes = offset, nbytes
+        # Of those that there are, so that a single large one does not make all others large. Were new ones empty,
+        # each would be made at the end of the arena, and no free range would be used again.
+        sizes = sorted(other.nbytes for other in self._all if other.nbytes)
+        self._usual = sizes[len(sizes) // 2] if sizes else nbytes
 
     # -- orders -------------------------------------------------------------------------------------------
 

@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import pickle
-import select
 import signal
 import time
 
@@ -12,6 +11,7 @@ import pytest
 from headrace.cache.arena import Arena
 from headrace.coordinate.messages import Failed, OrderDone, Ready, Run, Stop, Threads, decode_event, encoder
 from headrace.coordinate.messages import Order as HostOrder
+from headrace.engine import wire
 from headrace.engine.board import Board
 from headrace.engine.link import Link, shortened
 from headrace.engine.worker import Portable, RemoteError, rebuild, socket_pair, worker_main
@@ -64,8 +64,8 @@ class Host:
 
     def event(self, timeout=30.0):
         """The next event; None at the end of the link."""
-        assert select.select([self.sock], [], [], timeout)[0], "the worker says nothing"
-        data = self.sock.recv(1 << 20)
+        assert wire.wait(self.sock.fileno(), timeout), "the worker says nothing"
+        data = wire.receive_own(self.sock, memoryview(bytearray(wire.INLINE)))
         return decode_event(data) if data else None
 
     def send(self, command):
@@ -203,13 +203,22 @@ def test_an_interrupt_that_waited_is_not_for_the_worker_either(start):
     assert isinstance(host.event(), Ready)
 
 
-def test_a_report_that_is_too_large_fails_and_does_not_kill(start):
-    class Talker(EchoTask):
-        def start(self, link):
-            echo = super().start(link)
-            echo.serve = lambda: link.send(OrderDone(1, [], result=bytes(10_000_000)))
-            return echo
+class Talker(EchoTask):
+    def start(self, link):
+        echo = super().start(link)
+        echo.serve = lambda: link.send(OrderDone(1, [], result=bytes(10_000_000)))
+        return echo
 
+
+def test_a_report_may_be_long(start):
+    """That of a batch which is collated as a whole has a line for every row."""
+    host = start(Talker())
+    assert isinstance(host.event(), Ready)
+    assert host.event().result == bytes(10_000_000)
+
+
+def test_a_report_that_is_too_large_fails_and_does_not_kill(start, monkeypatch):
+    monkeypatch.setattr(wire, "REPLY_LIMIT", 1 << 20)
     host = start(Talker())
     assert isinstance(host.event(), Ready)
     assert "too large for a message" in str(rebuild(host.event().error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import socket
@@ -13,6 +12,8 @@ from typing import Any
 
 from headrace.cache.arena import Arena
 from headrace.coordinate.messages import Command, Event, OrderDone, Stop, decode_command, encoder
+from headrace.core.errors import ProtocolError
+from headrace.engine import wire
 from headrace.engine.board import Board, Claim
 
 LARGEST = 64 * 1024
@@ -83,12 +84,11 @@ class Link:
             event.faults = shortened(event.faults)
         data = encoder.encode(event)
         try:
-            self.sock.send(data)
-        except OSError as error:
-            if error.errno == errno.EMSGSIZE:
-                raise ValueError(
-                    f"a worker's report of {len(data)} bytes is too large for a message"
-                ) from None
+            # (what is told of a whole batch that was collated grows with its rows)
+            wire.send(self.sock, data, limit=wire.REPLY_LIMIT)
+        except ProtocolError:
+            raise ValueError(f"a worker's report of {len(data)} bytes is too large for a message") from None
+        except OSError:
             os._exit(1)
 
     def claim(self, idle: Callable[[], None] | None = None) -> Claim | None:

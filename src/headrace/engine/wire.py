@@ -11,6 +11,7 @@ import array
 import contextlib
 import fcntl
 import os
+import select
 import socket
 import stat
 import struct
@@ -18,8 +19,10 @@ from collections.abc import Iterable, Sequence
 
 from headrace.core.errors import ProtocolError
 
-LIMIT = 1 << 20
-"""Bytes of a message. Larger things are passed as a descriptor (``as_memfd``)."""
+LIMIT = 64 << 20
+"""Bytes of a message that a host takes: what the largest batch needs, and little enough to be read in a moment."""
+REPLY_LIMIT = 1 << 30
+"""Bytes of a message that a job takes: about 128 for each row of the largest batch."""
 INLINE = 64 * 1024
 """Bytes of a message that travel in the packet itself."""
 MAX_FDS = 16
@@ -48,7 +51,7 @@ def widen(sock: socket.socket) -> None:
             sock.setsockopt(socket.SOL_SOCKET, option, BUFFER)
 
 
-def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
+def send(sock: socket.socket, data: bytes, fds: Sequence[int] = (), limit: int = LIMIT) -> None:
     """Send one message. The descriptors stay open here; the receiver gets its own.
 
     Raises BlockingIOError (TimeoutError on a socket with a timeout) when the buffer has no room for it now; then
@@ -56,8 +59,8 @@ def send(sock: socket.socket, data: bytes, fds: Sequence[int] = ()) -> None:
     """
     if not data:
         raise ValueError("a message has at least one byte: an empty packet reads as the end")
-    if len(data) > LIMIT:
-        raise ProtocolError(f"a message of {len(data)} bytes is over the limit of {LIMIT}")
+    if len(data) > limit:
+        raise ProtocolError(f"a message of {len(data)} bytes is over the limit of {limit}")
     if len(fds) > MAX_FDS:
         raise ProtocolError(f"a message with {len(fds)} descriptors is over the limit of {MAX_FDS}")
     if len(data) <= INLINE:
@@ -75,7 +78,7 @@ def _send(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
     sock.sendmsg([data], rights, socket.MSG_NOSIGNAL)
 
 
-def receive(sock: socket.socket) -> tuple[bytes, list[int]] | None:
+def receive(sock: socket.socket, limit: int = LIMIT) -> tuple[bytes, list[int]] | None:
     """The next message and its descriptors, which are the caller's to close; None at the end of the connection.
 
     Raises BlockingIOError (TimeoutError on a socket with a timeout) when there is none, and ProtocolError for
@@ -101,7 +104,7 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]] | None:
         if not data and fds:
             body = fds.pop()
             try:
-                data = from_memfd(body, LIMIT)
+                data = from_memfd(body, limit)
             finally:
                 os.close(body)
             if not data:
@@ -112,6 +115,18 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]] | None:
         close_all(fds)
         raise
     return (data, fds) if data else None
+
+
+def receive_own(sock: socket.socket, buffer: memoryview) -> bytes:
+    """The next message of a worker of one's own, by way of a buffer of ``INLINE`` bytes; an empty one at the end."""
+    length, ancillary, _, _ = sock.recvmsg_into([buffer], _ANCILLARY, _CLOEXEC)
+    if length or not ancillary:
+        return bytes(buffer[:length])
+    fds = _descriptors(ancillary)
+    try:
+        return from_memfd(fds[0], REPLY_LIMIT)
+    finally:
+        close_all(fds)
 
 
 def _descriptors(ancillary: Iterable[tuple[int, int, bytes]]) -> list[int]:
@@ -127,6 +142,14 @@ def close_all(fds: Iterable[int]) -> None:
     for fd in fds:
         with contextlib.suppress(OSError):
             os.close(fd)
+
+
+def wait(fd: int, timeout: float, *, writable: bool = False) -> bool:
+    """Whether a descriptor becomes readable (or writable) in so many seconds. Any descriptor will do: ``select``
+    knows those below 1024 only."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT if writable else select.POLLIN)
+    return bool(poll.poll(max(0, int(timeout * 1000 + 0.999))))
 
 
 # -- who is there --------------------------------------------------------------------------------------------
@@ -171,14 +194,17 @@ def from_memfd(fd: int, limit: int) -> bytes:
     Raises ProtocolError for anything else: without the seals the sender could still change or cut what is read.
     """
     try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise ProtocolError("a descriptor that should hold a message is no file")
         if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
             raise ProtocolError("a descriptor that should hold a message is not sealed")
-        size = os.fstat(fd).st_size  # after the seals were seen: from now on it cannot shrink
+        status = os.fstat(fd)  # after the seals were seen: from now on it cannot shrink
+        size = status.st_size
         if size > limit:
             raise ProtocolError(f"a message of {size} bytes arrived; the limit is {limit}")
+        if 512 * status.st_blocks < size:
+            # Nobody who wrote it has holes in it. They cost the sender nothing, and the reader time and memory.
+            raise ProtocolError(f"a message of {size} bytes arrived of which some were never written")
         parts, at = [], 0
         while at < size:
             part = os.pread(fd, size - at, at)

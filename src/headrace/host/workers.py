@@ -16,6 +16,8 @@ from typing import Any
 
 from headrace.cache.arena import Arena
 from headrace.coordinate.messages import Command, Event, Stop, decode_event, encoder
+from headrace.core.errors import ProtocolError
+from headrace.engine import wire
 from headrace.engine.board import Board
 from headrace.engine.link import Link
 from headrace.engine.worker import Portable, Task, socket_pair, worker_main
@@ -73,7 +75,7 @@ class Workers:
         self.all: dict[int, Worker] = {}
         """By worker id."""
         self._tickets = 0
-        self._buffer = memoryview(bytearray(1 << 20))
+        self._buffer = memoryview(bytearray(wire.INLINE))
         """For messages: to make one so large for each of them would cost more than all the rest."""
 
     def start(self, worker_id: int) -> Worker:
@@ -195,13 +197,13 @@ class Workers:
         """Messages that are there now; an empty one last if the other end is closed."""
         while True:
             try:
-                length = sock.recv_into(self._buffer)
+                message = wire.receive_own(sock, self._buffer)
             except (BlockingIOError, InterruptedError):
                 return
-            except OSError:
-                length = 0
-            yield bytes(self._buffer[:length])
-            if not length:
+            except (OSError, ProtocolError):
+                message = b""
+            yield message
+            if not message:
                 return
 
 

@@ -119,10 +119,13 @@ def _receive(children: dict[int, int], size: int, timeout: float) -> list[bytes]
     until = time.monotonic() + timeout
     waiting, received = set(children), []
     while waiting:
-        readable, _, _ = select.select(list(waiting), [], [], max(0.0, until - time.monotonic()))
+        poll = select.poll()  # ``select`` itself knows descriptors below 1024 only
+        for end in waiting:
+            poll.register(end, select.POLLIN)
+        readable = poll.poll(max(0, int(1000 * (until - time.monotonic()))))
         if not readable:
             return None
-        for end in readable:
+        for end, _ in readable:
             data = os.read(end, size)  # so few bytes come in one piece
             if len(data) != size:
                 return None

@@ -251,10 +251,8 @@ class Member:
         return work
 
     def leave(self) -> None:
-        """The process is gone; its workers may still write to what they were granted."""
+        """The process is gone; its workers may still read what they were to, and write to what they were granted."""
         self.gone = True
-        for work in self.work.values():
-            work.reads.clear()
         self.world.commons.gone(self.session)
         self.world.deliver()
 
@@ -405,7 +403,7 @@ class World:
     def check_quiet(self) -> None:
         """Nothing is under way: nothing is held, and the memory is what the shelves say."""
         commons = self.commons
-        assert not commons.tickets and not commons._waiting and not commons._orphans
+        assert not commons.tickets and not commons._waiting and not commons._orphans and not commons._reads
         assert not any(member.work for member in self.members if not member.gone)
         ranges = []
         for shelf in commons.pool.shelves.values():

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordinate.protocol import Finished, Joined
+from headrace.coordinate.upkeep import Upkeep
 from headrace.core.forms import Form
 from headrace.eviction import EVICTIONS
 from tests.coordinate.clock import run
@@ -37,7 +38,7 @@ OPS = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(("ask", "ask", "ask", "finish", "finish", "finish")), st.integers(0, 99)),
         st.tuples(st.sampled_from(("some", "give up", "twice", "idle", "tick", "again")), st.integers(0, 99)),
-        st.tuples(st.sampled_from(("leave", "bury", "next", "divide")), st.integers(0, 99)),
+        st.tuples(st.sampled_from(("leave", "bury", "next", "divide", "forget")), st.integers(0, 99)),
         st.tuples(st.just("join"), JOINS),
     ),
     max_size=80,
@@ -60,6 +61,7 @@ class Schedule:
     def __init__(self, budget: int, eviction: str, split: tuple[float, float, float] | None) -> None:
         self.world = World()
         self.rng = random.Random(1)
+        self.upkeep = Upkeep(self.world.commons, datasets=0, shelves=0)
         self.terms = {"budget": budget, "eviction": eviction, "split": split}
 
     def join(self, terms: tuple[int, str, tuple[str, str, str], int, bool, bool]) -> None:
@@ -91,6 +93,9 @@ class Schedule:
         if op == "divide":  # as if workers had reported things for which that is the best
             world.commons.division.encoded = number / 99
             world.commons._set_budget()
+            return
+        if op == "forget":
+            self.upkeep.look()
             return
         if op == "bury":
             lost = [member for member in world.members if member.gone and member.work]
@@ -169,7 +174,7 @@ def test_long_random_histories(seed: int) -> None:
     rng = random.Random(seed)
     schedule = Schedule(BUDGETS[1 + seed % 3], sorted(EVICTIONS)[seed % len(EVICTIONS)], None)
     kinds = ["ask"] * 10 + ["finish"] * 9 + ["some"] * 4 + ["idle", "idle", "next", "next", "twice"]
-    kinds += ["give up", "tick", "again", "bury"]
+    kinds += ["give up", "tick", "again", "bury", "forget"]
     for at in range(600):
         if at % 40 == 0:
             terms = (

@@ -17,7 +17,9 @@ from tests.coordinate.jobs import Member, World
 @given(
     size=st.integers(1, 200),
     seen=st.sets(st.integers(0, 199)),
-    steps=st.dictionaries(st.integers(0, 50), st.lists(st.integers(0, 199), max_size=9), max_size=4),
+    steps=st.dictionaries(
+        st.integers(0, 50), st.lists(st.integers(0, 199), min_size=1, max_size=9), max_size=4
+    ),
 )
 def test_progress_is_read_as_it_was_written(size: int, seen: set[int], steps: dict[int, list[int]]) -> None:
     inside = sorted(sample for sample in seen if sample < size)

@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from headrace.core.errors import HeadraceError, HostUnavailable
+from headrace.core.errors import HeadraceError, HostUnavailable, OptionError
 from headrace.engine import wire
 from headrace.host import launch, runtime
 from tests.engine.test_wire import open_fds
@@ -99,9 +100,9 @@ def test_where_the_directory_lies(place: Path, monkeypatch: pytest.MonkeyPatch) 
     assert runtime.runtime_dir(create=False) == f"{place}/headrace"
     for useless in ("", "relative", str(place / "missing")):
         monkeypatch.setenv("XDG_RUNTIME_DIR", useless)
-        assert runtime._place() == f"/tmp/headrace-{os.geteuid()}"
+        assert next(runtime._places()) == f"/tmp/headrace-{os.geteuid()}"
     monkeypatch.delenv("XDG_RUNTIME_DIR")
-    assert runtime._place() == f"/tmp/headrace-{os.geteuid()}"
+    assert next(runtime._places()) == f"/tmp/headrace-{os.geteuid()}"
 
 
 @as_root
@@ -110,7 +111,7 @@ def test_the_session_of_another_user_is_passed_by(place: Path, monkeypatch: pyte
     os.chown(place, NOBODY, NOBODY)
     monkeypatch.delenv("HEADRACE_RUNTIME_DIR")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
-    assert runtime._place() == f"/tmp/headrace-{os.geteuid()}"
+    assert next(runtime._places()) == f"/tmp/headrace-{os.geteuid()}"
 
 
 def test_a_relative_directory_is_that_of_this_process(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,6 +159,59 @@ def test_a_directory_of_somebody_else_is_refused(place: Path) -> None:
     place.mkdir(0o700)
     os.chown(place, NOBODY, NOBODY)
     refuse(f"belongs to user {NOBODY}")
+
+
+def take_name(path: Path, how: str) -> None:
+    """Be there first, in a way that makes a directory of no use."""
+    if how == "link":
+        path.symlink_to(path.parent)
+    elif how == "file":
+        path.touch(0o600)
+    else:
+        path.mkdir(0o777 if how == "open" else 0o700)
+        path.chmod(0o777 if how == "open" else 0o700)
+        if how == "another's":
+            os.chown(path, NOBODY, NOBODY)
+
+
+@pytest.mark.parametrize("how", ["link", "file", "open", pytest.param("another's", marks=as_root)])
+def test_names_that_others_took_first_stop_nobody(
+    place: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """All of the user's processes meet in the first directory that is safe."""
+    commons = [place.parent / name for name in ("one", "two", "three")]
+    for directory in commons:
+        directory.mkdir()
+    home = place.parent / "home"
+    home.mkdir()
+    monkeypatch.setattr(runtime, "_COMMON", tuple(map(str, commons)))
+    monkeypatch.setattr(runtime.pwd, "getpwuid", lambda _: SimpleNamespace(pw_dir=str(home)))
+    monkeypatch.delenv("HEADRACE_RUNTIME_DIR")
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    name = f"headrace-{os.geteuid()}"
+    assert runtime.runtime_dir(create=False) == str(commons[0] / name)
+    for taken, directory in enumerate(commons):
+        take_name(directory / name, how)
+        found = None
+        for create in (False, True, False):
+            with pytest.warns(UserWarning, match=f"is used instead.*{directory.parent}/one"):
+                found = runtime.runtime_dir(create=create)
+        assert found is not None and stat.S_IMODE(os.lstat(found).st_mode) == 0o700
+        if taken < 2:
+            assert found == str(commons[taken + 1] / name)
+            os.rmdir(found)
+    assert found is not None and found.startswith(f"{home}/.headrace-")
+    with pytest.warns(UserWarning, match="is used instead"), claim(), connect():
+        pass
+
+
+@pytest.mark.parametrize("asked", ["soon", "0", "-1", "nan", "inf"])
+def test_a_patience_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
+    monkeypatch.setenv("HEADRACE_HOST_PATIENCE", asked)
+    with pytest.raises(OptionError, match="HEADRACE_HOST_PATIENCE"):
+        runtime.patience()
+    monkeypatch.setenv("HEADRACE_HOST_PATIENCE", "2.5")
+    assert runtime.patience() == 2.5
 
 
 def test_a_directory_that_cannot_be_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

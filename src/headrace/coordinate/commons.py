@@ -14,7 +14,17 @@ from numpy.typing import NDArray
 
 from headrace.coordinate.budgets import Budgets
 from headrace.coordinate.members import Epoch, Job, Rank, read_progress
-from headrace.coordinate.protocol import Begin, Drawn, Join, Joined, Over, Refused
+from headrace.coordinate.protocol import (
+    MOST_ASKS,
+    MOST_OPEN,
+    MOST_ROWS,
+    Begin,
+    Drawn,
+    Join,
+    Joined,
+    Over,
+    Refused,
+)
 from headrace.coordinate.tickets import Dress
 from headrace.coordinate.universe import Dataset
 from headrace.core import random as rnd
@@ -27,13 +37,23 @@ from headrace.sampling import SAMPLERS, View
 Ids = NDArray[np.int64]
 
 MOST_JOBS = 255
+_LOST = "the samples of a step were lost with their host"
 
 
 class Commons(Budgets):
     """All jobs of a shared host, its cache, and their draws."""
 
     def join(self, session: int, token: str, pid: int, join: Join) -> Joined | Refused:
-        """A rank wants to share."""
+        """A rank wants to share. It may say so once."""
+        if session in self.ranks or session in self._joining:
+            raise ProtocolError("a second join on one connection")
+        if join.rank >= join.world_size:
+            raise ProtocolError(f"rank {join.rank} of {join.world_size}")
+        if join.batch_size * join.world_size > MOST_ROWS:
+            return Refused(
+                f"steps of {join.batch_size * join.world_size} samples are too large to share; "
+                f"{MOST_ROWS} are the most"
+            )
         if join.sampling not in (*SAMPLERS, "uniform") or join.eviction not in EVICTIONS:
             return Refused(f"this host knows no sampling {join.sampling!r} with eviction {join.eviction!r}")
         dataset = self.universe.datasets.get(join.dataset)
@@ -44,11 +64,26 @@ class Commons(Budgets):
             return Refused(f"the dataset has {dataset.size} samples here and {join.samples} there")
         return self._enter(session, token, pid, join, dataset)
 
+    def identity_bytes(self, session: int) -> int:
+        """Bytes of the identities that a rank has to send."""
+        if session not in self._joining:
+            raise ProtocolError("identities that nobody asked for")
+        return 16 * self._joining[session][1].samples
+
+    def progress_limit(self, session: int) -> int:
+        """Bytes of what a rank can know of an epoch, at most."""
+        return self._member(session)[0].progress_limit
+
+    def _member(self, session: int) -> tuple[Job, Rank]:
+        if session not in self.ranks:
+            raise ProtocolError("a request before a join")
+        return self.ranks[session]
+
     def identities(self, session: int, table: NDArray[np.uint8]) -> Joined | Refused:
         """The identities of the samples of a dataset that was not known when the rank joined."""
+        if table.nbytes != self.identity_bytes(session):
+            raise ProtocolError(f"{table.nbytes} bytes of identities, and not {self.identity_bytes(session)}")
         token, join, pid = self._joining.pop(session)
-        if table.shape != (join.samples, 16):
-            raise ProtocolError(f"{table.shape} identities for {join.samples} samples")
         dataset = self.universe.datasets.get(join.dataset)
         if dataset is None:
             dataset = self.universe.add(join.dataset, join.label, table)
@@ -62,6 +97,14 @@ class Commons(Budgets):
 
     def _enter(self, session: int, token: str, pid: int, join: Join, dataset: Dataset) -> Joined | Refused:
         group = token if join.sampling == "uniform" else join.group
+        keys = dict(zip(CACHEABLE, (join.encoded, join.decoded, join.augmented), strict=True))
+        if join.sampling == "uniform":
+            keys[Form.AUGMENTED] = ""
+        bodies = {form: join.body if form == Form.AUGMENTED else 0 for form in keys}
+        for form, key in keys.items():
+            there = self.pool.shelves.get((form, key))
+            if there is not None and there.body != bodies[form]:
+                return Refused(f"{form.name.lower()} samples of one key have different sizes")
         found = [job for job in self.jobs.values() if job.group == group]
         if found:
             job = found[0]
@@ -80,11 +123,9 @@ class Commons(Budgets):
                 self.pool.eviction = EVICTIONS[join.eviction]
             job = self.jobs[self._next_job] = Job(self._next_job, join, dataset)
             self._next_job += 1
-            keys = (join.encoded, join.decoded, join.augmented)
-            for form, key in zip(CACHEABLE, keys, strict=True):
-                if key and (form != Form.AUGMENTED or join.sampling != "uniform"):
-                    body = join.body if form == Form.AUGMENTED else 0
-                    found_shelf = self.pool.shelf(form, key, self.universe.size, body)
+            for form, key in keys.items():
+                if key:
+                    found_shelf = self.pool.shelf(form, key, self.universe.size, bodies[form])
                     found_shelf.jobs.add(job.number)
                     job.shelves[form] = found_shelf
             self.remaining.join(job.number, dataset.bits(self.universe.size))
@@ -105,10 +146,15 @@ class Commons(Budgets):
             return
         job, rank = self.ranks.pop(session)
         orphans = self._orphans.setdefault(session, [])
+        reads = self._reads.setdefault(session, [])
         for ticket in [ticket for ticket in self.tickets.values() if ticket.session == session]:
             orphans += ticket.blocks
             ticket.blocks.clear()
-            self._close_rows(ticket, np.flatnonzero(ticket.open))
+            rows = np.flatnonzero(ticket.open)
+            # The job may live, and go on with another host.
+            reads += [(job.shelves[form], ids) for form, ids in ticket.by_form(rows[ticket.reads[rows]])]
+            ticket.reads[rows] = False
+            self._close_rows(ticket, rows)
         del job.ranks[rank.rank]
         if not job.ranks:
             self._end(job)
@@ -129,22 +175,33 @@ class Commons(Budgets):
     def buried(self, session: int) -> None:
         """Nothing of a lost session runs any more."""
         self.pool.give_back(self._orphans.pop(session, []))
+        for shelf, samples in self._reads.pop(session, []):
+            shelf.release(samples)
+            self._drop_used_up(shelf, samples)
+        self.pool.fit()
+        self._go_on()
 
     def begin(self, session: int, begin: Begin, progress: bytes | None) -> None:
         """A rank begins an epoch, or goes on with one that another host began."""
-        job, rank = self.ranks[session]
+        job, rank = self._member(session)
+        explicit = job.sampling == "uniform"
+        if begin.explicit != explicit:
+            raise ProtocolError(f"a job with sampling {job.sampling!r} begins an epoch as if it had another")
         seen = Bits.empty(job.dataset.size)
         steps: dict[int, Ids] = {}
         if progress is not None:
             seen, steps = read_progress(progress, job.dataset.size)
             steps = {number: job.dataset.to_universe(indices) for number, indices in steps.items()}
+        number, first = rank.rank, begin.step if progress is not None else 0
         rank.asks.clear()
-        number = rank.rank
-        explicit = begin.explicit or job.sampling == "uniform"
+        if progress is not None and job.is_under_way(number, begin.epoch):
+            # The others went on without what this rank knows: samples would be missed, or come twice.
+            self.out.append((session, Refused(_LOST)))
+            return
         given = seen.count() if not explicit else 0
         taken_over = progress is not None and job.world_size > 1 and not explicit
         new = job.begin(
-            number, begin.epoch, explicit=explicit, given=given, step=begin.step, taken_over=taken_over
+            number, begin.epoch, explicit=explicit, given=given, step=first, taken_over=taken_over
         )
         epoch = rank.epoch
         assert epoch is not None
@@ -153,7 +210,7 @@ class Commons(Budgets):
         if progress is not None and not explicit:
             epoch.steps.update(steps)
             if epoch is job.epoch:  # else all of it was drawn before, and another rank knows the rest
-                self._merge_progress(job, epoch, seen, begin.step)
+                self._merge_progress(job, epoch, seen, first)
         self._serve_all(job)
 
     def _begin_epoch(self, job: Job) -> None:
@@ -175,9 +232,18 @@ class Commons(Budgets):
 
     def ask(self, session: int, indices: bytes) -> None:
         """A rank asks for a batch."""
-        job, rank = self.ranks[session]
+        job, rank = self._member(session)
         if rank.epoch is None:
             raise ProtocolError("a draw was asked for before an epoch began")
+        if len(rank.asks) >= MOST_ASKS or rank.open >= MOST_OPEN:
+            raise ProtocolError(f"{len(rank.asks)} draws asked for and {rank.open} not finished")
+        # All of it is looked at now: it may have to wait, and then nobody is there to be told what is wrong.
+        if rank.epoch.explicit:
+            if len(indices) % 8 or not 0 < len(indices) // 8 <= MOST_ROWS:
+                raise ProtocolError(f"{len(indices)} bytes of indices; {MOST_ROWS} samples are the most")
+            job.dataset.to_universe(np.frombuffer(indices, np.int64))
+        elif indices:
+            raise ProtocolError("indices from a job that does not draw for itself")
         rank.heard = self.now
         rank.asks.append(indices)
         self._serve(job, rank)
@@ -197,10 +263,9 @@ class Commons(Budgets):
                 continue
             step = epoch.cursors[rank.rank]
             if step not in epoch.steps:
-                if step < epoch.base:
-                    self.out.append(
-                        (rank.session, Refused("the samples of a step were lost with their host"))
-                    )
+                if not epoch.base <= step <= epoch.base + epoch.drawn:
+                    rank.asks.clear()
+                    self.out.append((rank.session, Refused(_LOST)))
                     return
                 count = job.next_count(epoch) if epoch is job.epoch else 0
                 if not count:
@@ -234,8 +299,6 @@ class Commons(Budgets):
         return job.geometry.cut(epoch.left, step - epoch.base)[1] if step >= epoch.base else 0
 
     def _serve_explicit(self, job: Job, rank: Rank, epoch: Epoch, indices: bytes) -> None:
-        if len(indices) % 8:
-            raise ProtocolError("indices are cut off")
         ids = job.dataset.to_universe(np.frombuffer(indices, np.int64))
         self.remaining.take(job.number, ids)
         step = epoch.cursors[rank.rank]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from headrace.coordinate.ledger import Ledger
 from headrace.coordinate.members import Job
 from headrace.coordinate.protocol import Finished, Update
+from headrace.coordinate.shelf import Shelf
 from headrace.coordinate.tickets import Ticket
 from headrace.core.bits import drop, put, test
 from headrace.core.errors import ProtocolError
@@ -58,7 +59,8 @@ class Desk(Ledger, ABC):
             del ticket.blocks[offset]
         self.pool.give_back(mine)
         self._drop_encoded(job, fresh.get(Form.DECODED, []))
-        self._drop_used_up(job, self._close_rows(ticket, closing) + fresh.get(Form.AUGMENTED, []))
+        used = self._close_rows(ticket, closing) + fresh.get(Form.AUGMENTED, [])
+        self._drop_used_up(job.shelves.get(Form.AUGMENTED), used)
         self.pool.fit()
         self._go_on()
 
@@ -140,11 +142,10 @@ class Desk(Ledger, ABC):
             if sample in self._waiting:
                 self._settle(sample)
 
-    def _drop_used_up(self, job: Job, samples: list[int]) -> None:
+    def _drop_used_up(self, shelf: Shelf | None, samples: list[int]) -> None:
         """Augmented samples that nobody needs any more make room at once."""
-        shelf = job.shelves.get(Form.AUGMENTED)
         name = self.pool.eviction.name
-        if shelf is None or not samples or name not in ("auto", "uses"):
+        if shelf is None or shelf.form != Form.AUGMENTED or not samples or name not in ("auto", "uses"):
             return
         gone = shelf.used_up(list(dict.fromkeys(samples)))
         if gone:

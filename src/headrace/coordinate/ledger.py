@@ -48,6 +48,8 @@ class Ledger:
         """By sample: the tickets that wait for it."""
         self._orphans: dict[int, list[int]] = {}
         """Blocks that a lost session's workers may still be writing to."""
+        self._reads: dict[int, list[tuple[Shelf, list[int]]]] = {}
+        """Samples that they may still be reading."""
         self._late: set[int] = set()
         """Tickets that somebody has waited for in vain: their job may be paused. Nobody waits for them again."""
         self._stalled = False

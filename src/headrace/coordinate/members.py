@@ -18,6 +18,9 @@ from headrace.sampling import Geometry
 
 Ids = NDArray[np.int64]
 
+STEPS = 64
+"""Steps that a rank remembers for the other ranks of its job, in case their host dies."""
+
 
 @dataclass(eq=False)
 class Epoch:
@@ -128,6 +131,20 @@ class Job:
         self.ranks[rank].epoch = epoch
         return new
 
+    def is_under_way(self, rank: int, number: int) -> bool:
+        """Whether others have drawn of an epoch that this rank has not begun here."""
+        epoch = self.epoch
+        return bool(
+            epoch is not None and epoch.number == number and epoch.drawn and rank not in epoch.cursors
+        )
+
+    @property
+    def progress_limit(self) -> int:
+        """Bytes of all that a rank can know of an epoch; see ``read_progress``."""
+        # (where fewer samples are left than there are ranks, some repeat)
+        step = min(self.geometry.batch_size * self.world_size, max(self.dataset.size, self.world_size))
+        return 8 * (-(-self.dataset.size // 64) + STEPS * (2 + step))
+
     def share(self, epoch: Epoch, rank: int, step: int) -> Ids:
         """A rank's part of a step."""
         return self.geometry.part(epoch.steps[step], rank)
@@ -160,6 +177,8 @@ def read_progress(data: bytes, size: int) -> tuple[Bits, dict[int, Ids]]:
         if at + 2 > len(rest) or rest[at + 1] < 0 or at + 2 + rest[at + 1] > len(rest):
             raise ProtocolError("a job's progress is cut off")
         number, count = int(rest[at]), int(rest[at + 1])
+        if number < 0 or count == 0:
+            raise ProtocolError(f"{count} samples of step {number} in a job's progress")
         steps[number] = rest[at + 2 : at + 2 + count]
         at += 2 + count
     return seen, steps

@@ -79,7 +79,7 @@ class Spent(msgspec.Struct, array_like=True):
     fetched: Number = 0
     """Samples read from the source."""
     fetched_bytes: Number = 0
-    gil_held: float = -1.0
+    gil_held: Annotated[float, msgspec.Meta(ge=-1, le=1e9)] = -1.0
     """Share of the time in which user code held the interpreter lock; negative: not measured."""
     decoded: Number = 0
     """Rows that were decoded from encoded bytes."""

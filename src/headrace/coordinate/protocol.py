@@ -13,20 +13,28 @@ import msgspec
 
 from headrace.coordinate.messages import Order, Spent
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised whenever a message changes its meaning."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
 Key = Annotated[str, msgspec.Meta(max_length=128)]
 Text = Annotated[str, msgspec.Meta(max_length=512)]
-Rows = Annotated[bytes, msgspec.Meta(max_length=1 << 20)]
+Rows = Annotated[bytes, msgspec.Meta(max_length=64 << 20)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+MOST_ROWS = 1 << 22
+"""Rows of the largest batch, so that there is an end to what one request can ask of the host."""
+MOST_ASKS = 64
+"""Draws that a rank may have asked for and not got."""
+MOST_OPEN = 1 << 16
+"""Draws that a rank may have been given and not be done with."""
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True):
     """The first message of every connection."""
 
     version: int
-    role: str
+    role: Key
     """"job", "worker" or "control"."""
     pid: int = 0
     job: Key = ""
@@ -55,7 +63,7 @@ class Join(msgspec.Struct, tag="join", array_like=True):
     name: Text
     group: Key
     rank: Count
-    world_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)]
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 12)]
     dataset: Key
     """Fingerprint of the source: equal ones list the same samples in the same order."""
     label: Text
@@ -67,10 +75,10 @@ class Join(msgspec.Struct, tag="join", array_like=True):
     body: Count
     """Bytes of an augmented extent."""
     budget: Count
-    split: tuple[float, float, float] | None
+    split: tuple[Share, Share, Share] | None
     """Shares of the budget by form; None: the host sees what pays."""
-    sampling: str
-    eviction: str
+    sampling: Key
+    eviction: Key
     batch_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 32)]
     drop_last: bool
     whole: bool = False
@@ -176,6 +184,14 @@ class Fill(msgspec.Struct, tag="fill", array_like=True):
     order: Order
 
 
+class Ping(msgspec.Struct, tag="ping", array_like=True):
+    """From a job that has waited for a while: are you there?"""
+
+
+class Pong(msgspec.Struct, tag="pong", array_like=True):
+    """Yes."""
+
+
 class GetStatus(msgspec.Struct, tag="status", array_like=True):
     """How do things stand?"""
 
@@ -190,8 +206,8 @@ class Shutdown(msgspec.Struct, tag="shutdown", array_like=True):
     """End, please."""
 
 
-Request = Hello | Join | Identities | Begin | Ask | Finished | Idle | GetStatus | Shutdown
-Reply = Welcome | Refused | Joined | Drawn | Over | Update | Fill | StatusReply
+Request = Hello | Join | Identities | Begin | Ask | Finished | Idle | Ping | GetStatus | Shutdown
+Reply = Welcome | Refused | Joined | Drawn | Over | Update | Fill | Pong | StatusReply
 
 decode_request = msgspec.msgpack.Decoder(Request).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode

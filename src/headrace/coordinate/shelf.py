@@ -37,7 +37,8 @@ class Shelf:
         self.busy: Counter[int] = Counter()
         """Readers of a cached sample: it cannot go while there are any."""
         self.bytes = 0
-        self._body = body
+        self.body = body
+        """Bytes of each extent, where all have the same; 0 where they may differ."""
         self._largest = self._seen = self._total = 0
         self._rows: dict[int, int] = {}
         self._free: list[int] = []
@@ -60,15 +61,15 @@ class Shelf:
     @property
     def expected(self) -> int:
         """Bytes that an extent will need, as far as one can tell: all of them have this mean."""
-        if self._body:
-            return self._body
+        if self.body:
+            return self.body
         return self._total // self._seen if self._seen else self._largest or _GUESS
 
     @property
     def capacity(self) -> int:
         """Bytes of addresses to set aside for an extent. What it does not fill costs nothing."""
-        if self._body:
-            return self._body
+        if self.body:
+            return self.body
         if not self._largest:
             return _FIRST_CAPACITY
         # Where sizes differ, the next one may be the largest so far. (Of those smaller than a page, all would count.)
@@ -81,7 +82,7 @@ class Shelf:
     @property
     def known(self) -> bool:
         """Whether the size of its extents is known."""
-        return bool(self._body or self._largest)
+        return bool(self.body or self._largest)
 
     @property
     def unsure(self) -> bool:

@@ -65,6 +65,8 @@ class Universe:
         """First halves of all known identities, sorted; beside them the second halves and the numbers."""
         self._second = np.zeros(0, np.uint64)
         self._numbers = np.zeros(0, np.int64)
+        self._free = np.zeros(0, np.int64)
+        """Numbers of samples that were forgotten."""
 
     def add(self, key: str, label: str, identities: NDArray[np.uint8]) -> Dataset:
         """Number the samples of a new dataset; those that are known keep their numbers."""
@@ -82,12 +84,30 @@ class Universe:
         again[order[1:][same]] = True
         ids[again] = -1
         fresh = np.flatnonzero(ids < 0)
-        ids[fresh] = self.size + np.arange(len(fresh))
-        self.size += len(fresh)
+        again_used, self._free = self._free[: len(fresh)], self._free[len(fresh) :]
+        more = len(fresh) - len(again_used)
+        ids[fresh] = np.concatenate([again_used, self.size + np.arange(more)])
+        self.size += more
         new = fresh[~again[fresh]]
         self._merge(first[new], second[new], ids[new])
         dataset = self.datasets[key] = Dataset(key, label, ids)
         return dataset
+
+    def only_in(self, dataset: Dataset) -> Bits:
+        """The samples of a dataset that are in no other."""
+        own = dataset.bits(self.size).copy()
+        for other in self.datasets.values():
+            if other is not dataset:
+                own = own - other.bits(self.size)
+        return own
+
+    def forget(self, dataset: Dataset, own: Bits) -> None:
+        """A dataset is not known any more; ``own``: see ``only_in``. The numbers of those are given to others."""
+        del self.datasets[dataset.key]
+        stay = ~own.test(self._numbers)
+        self._first, self._second = self._first[stay], self._second[stay]
+        self._numbers = self._numbers[stay]
+        self._free = np.sort(np.concatenate([self._free, own.ids()]))
 
     def _merge(self, first: NDArray[np.uint64], second: NDArray[np.uint64], numbers: Ids) -> None:
         all_first = np.concatenate([self._first, first])

@@ -50,6 +50,19 @@ class HostGone(HostUnavailable):
     """The shared host ended the connection. There may be another, or one may be started."""
 
 
+class HostSilent(HostUnavailable):
+    """The shared host does not answer: it is stopped, or hangs."""
+
+
+class HostRefused(HostUnavailable):
+    """The shared host does not take this job."""
+
+    def __init__(self, reason: str, *, again: bool = False) -> None:
+        super().__init__(f"the shared host refuses: {reason}")
+        self.again = again
+        """Whether it may be tried again soon."""
+
+
 class BadSample(msgspec.Struct, frozen=True):
     """One sample that could not be prepared: which one, where it lies, and why."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -24,10 +25,13 @@ from headrace.core.forms import Form
 from headrace.engine import wire
 from headrace.engine.store import Grants
 
+_TIMEVAL = struct.Struct("@ll")
 _PATIENCE = 3.0
 """Seconds for which an order waits for the memory that it refers to, while this worker looks for its host."""
 _BRIEFLY = 0.1
 """The same while there is a host: an order that refers to another one was drawn by one that is gone."""
+_TOGETHER = 1 << 14
+"""Rows that one report tells of: those of a whole batch may be millions."""
 _MEMORIES = 2
 """Hosts whose memory is kept: the present one's and that of the one before."""
 
@@ -35,8 +39,9 @@ _MEMORIES = 2
 class SharedStore:
     """Extents in the memory of a shared host. Threads of one worker share it."""
 
-    def __init__(self, path: str, token: str) -> None:
-        self._path, self._token = path, token
+    def __init__(self, path: str, token: str, patience: float = 60.0) -> None:
+        """``patience``: seconds for which a host may take in nothing; then it is done without."""
+        self._path, self._token, self._patience = path, token, patience
         self._sock: socket.socket | None = None
         self._sending = threading.Lock()
         self._memories: dict[int, memoryview] = {}
@@ -65,7 +70,10 @@ class SharedStore:
             sock.close()
 
     def _connect(self) -> socket.socket | None:
-        sock = wire.make_socket()
+        try:
+            sock = wire.make_socket()
+        except OSError:  # no descriptor is left, for now
+            return None
         try:
             sock.settimeout(10.0)
             sock.connect(self._path)
@@ -83,6 +91,9 @@ class SharedStore:
                     reason = welcome.reason if isinstance(welcome, Refused) else "no memory"
                     raise ProtocolError(f"the host did not take this worker: {reason}")
                 sock.settimeout(None)
+                # Reading may take for ever, but no thread of this worker may stand still because a host does.
+                limit = _TIMEVAL.pack(int(self._patience), int(self._patience % 1 * 1e6))
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
                 # First the connection, then the memory: an order that has found its memory is soon to be reported.
                 with self._sending:
                     self._sock = sock
@@ -124,8 +135,13 @@ class SharedStore:
         data = encoder.encode(event)
         with self._sending:
             if self._sock is not None:
-                with contextlib.suppress(OSError):
+                try:
                     wire.send(self._sock, data)
+                except OSError:
+                    # What it was not told it would wait for: it has to see that this worker is gone.
+                    with contextlib.suppress(OSError):
+                        self._sock.shutdown(socket.SHUT_RDWR)
+                    self._sock = None
 
     def idle(self) -> None:
         """This worker has nothing to do."""
@@ -177,18 +193,16 @@ class SharedStore:
         grants = self._grants.pop((order.ticket, order.first), None)
         if order.ticket < 0:
             return
-        published = done.published
-        if published and order.first:
-            rows = np.frombuffer(published, np.int64).reshape(-1, 4).copy()
-            rows[:, 0] += order.first
-            published = rows.tobytes()
+        rows = np.frombuffer(done.published, np.int64).reshape(-1, 4).copy()
+        rows[:, 0] += order.first
+        first, stop = order.first, order.first + len(order.indices) // 8
+        wanted = (0, 0, 0) if grants is None else grants.largest_wanted
+        while stop - first > _TOGETHER:
+            mine = (rows[:, 0] >= first) & (rows[:, 0] < first + _TOGETHER)
+            self._send(Finished(order.ticket, first, _TOGETHER, rows[mine].tobytes()))
+            first += _TOGETHER
         self._send(
             Finished(
-                order.ticket,
-                order.first,
-                len(order.indices) // 8,
-                published,
-                (0, 0, 0) if grants is None else grants.largest_wanted,
-                done.spent,
+                order.ticket, first, stop - first, rows[rows[:, 0] >= first].tobytes(), wanted, done.spent
             )
         )

@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
+import time
 import uuid
 import warnings
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.coordinate.members import write_progress
+from headrace.coordinate.members import STEPS, write_progress
 from headrace.coordinate.messages import encoder
 from headrace.coordinate.protocol import (
+    MOST_ROWS,
     PROTOCOL,
     Ask,
     Begin,
@@ -33,6 +35,7 @@ from headrace.coordinate.protocol import (
     Join,
     Joined,
     Over,
+    Ping,
     Refused,
     Reply,
     Request,
@@ -40,7 +43,7 @@ from headrace.coordinate.protocol import (
     decode_reply,
 )
 from headrace.core.bits import Bits, put
-from headrace.core.errors import HostGone, HostUnavailable, ProtocolError
+from headrace.core.errors import HostRefused, HostSilent, HostUnavailable, OptionError, ProtocolError
 from headrace.core.forms import Form
 from headrace.engine import wire
 from headrace.host import runtime
@@ -49,10 +52,16 @@ from headrace.host.shared_draw import Ids, SharedDraw, draw_alone
 
 _AHEAD = 1
 """Draws that are asked for before they are needed. More would only lock more of the cache."""
-_STEPS = 64
-"""Steps that a rank remembers for the other ranks of its job, in case their host dies."""
 _PATIENCE = 20.0
-"""Seconds to wait for a host to answer, or to start."""
+"""Seconds to wait for a host to start, and to take a connection."""
+_TRIES = 3
+"""Hosts that may be lost, one after the other, before a job gives up."""
+_PAUSE = 0.2
+"""Seconds before another try where a host asks for it."""
+_BRIEFLY = 1.0
+"""Seconds for a host to answer a job that has gone on without one."""
+_PER_SAMPLE = 1e-5
+"""Seconds that a host may take over each sample of a dataset that is new to it."""
 
 
 class SharedClient:
@@ -68,6 +77,10 @@ class SharedClient:
         """There is no host to be had."""
         self.accompanied = False
         """Whether other jobs drew what this one prepared, when its host last told."""
+        self._heard = time.monotonic()
+        """When the host last said something, or was first waited for."""
+        self._pinged = 0.0
+        """When it was asked whether it is there; 0: there was no need."""
         self.takeovers = 0
         self.updates: list[SharedDraw] = []
         """Draws whose waiting rows need not wait any more."""
@@ -111,36 +124,67 @@ class SharedClient:
     # -- the connection ----------------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        for _ in range(3):
+        """Join a host. One that ends, is killed as it starts or does not answer is not the last that can be had."""
+        for left in reversed(range(_TRIES)):
             try:
                 self._join_host()
                 return
-            except HostGone as error:  # it was on its way out, and another can be had
-                gone = error
-        raise gone
+            except HostRefused as error:
+                if not error.again or not left:
+                    raise
+                time.sleep(_PAUSE)
+            except HostUnavailable:
+                if not left:
+                    raise
 
     def _join_host(self) -> None:
-        sock = runtime.find_or_start(_PATIENCE)
         try:
-            sock.settimeout(_PATIENCE)
+            sock = runtime.find_or_start(_PATIENCE)
+        except OSError as error:  # of this process: it has no descriptors left, say
+            raise HostUnavailable(f"the shared host cannot be reached: {error}") from error
+        try:
+            self._join_at(sock, runtime.patience())
+        except BaseException as error:
+            if isinstance(error, HostSilent):
+                runtime.depose(sock)
+            sock.close()
+            raise
+
+    def _come_back(self) -> None:
+        """Look for a host again, without waiting for one. Not for the one that was left: it may have given to others
+        what workers here still read."""
+        with contextlib.suppress(HostUnavailable, OSError):
+            sock = runtime.connect(_BRIEFLY)
+            if sock is not None:
+                try:
+                    self._join_at(sock, _BRIEFLY, but=self.instance)
+                except BaseException:
+                    sock.close()
+                    raise
+                self.alone = False
+
+    def _join_at(self, sock: socket.socket, patience: float, but: int = 0) -> None:
+        try:
+            sock.settimeout(patience)
             welcome, fds = greet(sock, Hello(PROTOCOL, "job", os.getpid(), self.token))
             wire.close_all(fds)
+            if welcome.instance == but:
+                raise HostUnavailable("it is the one that was left")
             joined = self._joined(sock, self._join)
             if joined.identities:
-                fd = wire.as_memfd(np.ascontiguousarray(self._identities()).tobytes())
+                table = np.ascontiguousarray(self._identities())
+                fd = wire.as_memfd(table.tobytes())
+                sock.settimeout(patience + _PER_SAMPLE * len(table))
                 try:
                     self._joined(sock, Identities(), (fd,))
                 finally:
                     os.close(fd)
             sock.setblocking(False)
         except (OSError, ProtocolError) as error:
-            sock.close()
             raise HostUnavailable(f"the shared host does not answer: {error}") from error
-        except BaseException:
-            sock.close()
-            raise
         self._sock = sock
         self.instance = welcome.instance
+        self._is_heard()
 
     @staticmethod
     def _joined(sock: socket.socket, request: Request, fds: tuple[int, ...] = ()) -> Joined:
@@ -155,14 +199,38 @@ class SharedClient:
         if self._sock is None:
             return
         data = encoder.encode(request)
+        deadline = time.monotonic() + runtime.patience()
         while True:
             try:
                 wire.send(self._sock, data, fds)
                 return
             except BlockingIOError:
-                select.select([], [self._sock], [], 1.0)
+                if time.monotonic() > deadline:
+                    runtime.depose(self._sock)
+                    break
+                wire.wait(self._sock.fileno(), 1.0, writable=True)
             except OSError:
-                return
+                break
+        # It is gone, or this process cannot send. What it was not told it must not go on without.
+        with contextlib.suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def _is_heard(self) -> None:
+        self._heard, self._pinged = time.monotonic(), 0.0
+
+    def _look_after_host(self) -> None:
+        """All that it said is read. If something is waited for, see that it is still there to say it."""
+        if self._sock is None or not (self._asked or self._waiting):
+            self._is_heard()
+            return
+        now, patience = time.monotonic(), runtime.patience()
+        if self._pinged:
+            if now - self._pinged > 0.75 * patience:
+                runtime.depose(self._sock)
+                self._lost()
+        elif now - self._heard > 0.25 * patience:
+            self._pinged = now
+            self._send(Ping())
 
     def _lost(self) -> None:
         """The host is gone: find or start another, and go on from what is known here."""
@@ -173,18 +241,15 @@ class SharedClient:
             self._go_on(drawn)  # nobody will tell what became of those rows: they are prepared here
         self._waiting.clear()
         self.takeovers += 1
-        for attempt in range(3):
-            try:
-                self._connect()
-                break
-            except HostUnavailable as error:
-                if attempt == 2:
-                    warnings.warn(
-                        f"the shared host is gone and there is no other: {error} This job goes on alone.",
-                        stacklevel=2,
-                    )
-                    self.alone = True
-                    return
+        try:
+            self._connect()
+        except HostUnavailable as error:
+            warnings.warn(
+                f"the shared host is gone and there is no other: {error} This job goes on alone.",
+                stacklevel=2,
+            )
+            self.alone = True
+            return
         if self._epoch >= 0:
             if self._before is not None:
                 self._report(*self._before)  # other ranks may still be there, and not know the end of it
@@ -200,6 +265,8 @@ class SharedClient:
     def begin(self, epoch: int, *, explicit: bool, given: Bits | None = None) -> None:
         """Begin an epoch. ``given``: samples that were delivered before, where it goes on."""
         self._drop_draws()
+        if self.alone:
+            self._come_back()
         if self._join.world_size > 1 and not self._explicit and self._epoch >= 0:
             self._before = (self._epoch, self._given, self._steps, self._step)
         self._epoch, self._explicit, self._over = epoch, explicit, False
@@ -233,6 +300,11 @@ class SharedClient:
 
     def ask(self, indices: bytes = b"", given: Any = None) -> None:
         """Ask for one draw."""
+        if len(indices) // 8 > MOST_ROWS:
+            raise OptionError(
+                f"a batch of {len(indices) // 8} samples is too large to share; {MOST_ROWS} are the most. "
+                "Use smaller batches, or share=False"
+            )
         self._asked.append((indices, given))
         if not self.alone:
             self._send(Ask(indices))
@@ -259,16 +331,21 @@ class SharedClient:
         """Take in what the host has said."""
         while self._sock is not None:
             try:
-                received = wire.receive(self._sock)
+                received = wire.receive(self._sock, wire.REPLY_LIMIT)
+                reply = None
+                if received is not None:
+                    wire.close_all(received[1])
+                    reply = decode_reply(received[0])
             except BlockingIOError:
+                self._look_after_host()
                 return
-            except (OSError, ProtocolError):
-                received = None
-            if received is None:
+            except (OSError, ProtocolError, msgspec.MsgspecError):
+                reply = None
+            if reply is None:
                 self._lost()
-                continue
-            wire.close_all(received[1])
-            self._take_in(decode_reply(received[0]))
+            else:
+                self._is_heard()
+                self._take_in(reply)
 
     def _take_in(self, reply: Reply) -> None:
         if isinstance(reply, Drawn):
@@ -308,7 +385,7 @@ class SharedClient:
             self._step = drawn.step + 1
             if self._join.world_size > 1:
                 self._steps[drawn.step] = drawn.whole
-                self._steps.pop(drawn.step - _STEPS, None)
+                self._steps.pop(drawn.step - STEPS, None)
 
     def _draw_alone(self) -> None:
         """Draw what was asked for without a host."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -24,7 +23,7 @@ from headrace.coordinate.protocol import (
     Welcome,
     decode_reply,
 )
-from headrace.core.errors import HostGone, HostUnavailable, ProtocolError
+from headrace.core.errors import HostGone, HostRefused, HostSilent, HostUnavailable, ProtocolError
 from headrace.engine import wire
 from headrace.host.runtime import connect
 
@@ -130,14 +129,14 @@ def greet(sock: socket.socket, hello: Hello) -> tuple[Welcome, list[int]]:
 def ask(sock: socket.socket, request: Request, fds: Sequence[int] = ()) -> tuple[Reply, list[int]]:
     """Send a request and wait for the answer; see ``greet`` for what is raised."""
     try:
-        wire.send(sock, encoder.encode(request), fds)
-        message = wire.receive(sock)
+        # A host that sends somebody away closes the connection; what it said before is still there.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            wire.send(sock, encoder.encode(request), fds)
+        message = wire.receive(sock, wire.REPLY_LIMIT)
     except TimeoutError:
-        raise HostUnavailable(
+        raise HostSilent(
             f"the shared host (pid {wire.peer_pid(sock)}) did not answer in time; it may be stopped or very busy"
         ) from None
-    except (BrokenPipeError, ConnectionResetError):
-        message = None
     if message is None:
         raise HostGone("the shared host ended the connection")
     data, received = message
@@ -148,7 +147,7 @@ def ask(sock: socket.socket, request: Request, fds: Sequence[int] = ()) -> tuple
         raise ProtocolError(f"the shared host's answer cannot be read: {error}") from None
     if isinstance(reply, Refused):
         wire.close_all(received)
-        raise HostUnavailable(f"the shared host refuses: {reply.reason}")
+        raise HostRefused(reply.reason, again=reply.again)
     return reply, received
 
 
@@ -201,7 +200,7 @@ def stop(timeout: float = 10.0) -> bool:
                     sock.settimeout(max(0.001, deadline - time.monotonic()))
                 if process is not None:
                     left = max(0.0, deadline - time.monotonic())
-                    if not select.select([process], [], [], left)[0]:
+                    if not wire.wait(process, left):
                         raise TimeoutError
     except TimeoutError:
         raise HostUnavailable(f"the shared host (pid {pid}) did not end within {timeout:g} s") from None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Callable
 
 from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import Batch, Coordinator
 from headrace.coordinate.messages import Order, OrderDone
+from headrace.engine import wire
 from headrace.engine.board import Board
 from headrace.host.base import BaseHost
 from headrace.host.client import SharedClient
@@ -59,7 +59,7 @@ class InlineHost(BaseHost):
             left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
             if left <= 0:
                 raise TimeoutError
-            select.select([shared.fileno()], [], [], left)
+            wire.wait(shared.fileno(), left)
         shared.pump()
         updates, shared.updates = shared.updates, []
         for drawn in updates:

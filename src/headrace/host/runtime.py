@@ -9,36 +9,96 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
+import pwd
+import select
+import signal
 import socket
 import stat
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 
-from headrace.core.errors import HostUnavailable
+from headrace.core.errors import HostUnavailable, OptionError
 from headrace.engine import wire
 from headrace.host.launch import Launch, host_command
 
 BACKLOG = 128
 LOCK, SOCKET, LOG = "host.lock", "host.sock", "host.log"
 
+_COMMON = ("/tmp", "/dev/shm", "/var/tmp")
+"""Directories in which everybody may make one."""
 _LONGEST = 107
 """Bytes of a socket's path that the system takes."""
+_PATIENCE = 60.0
+"""Seconds for which a host may be silent. One that numbers tens of millions of samples is for a while."""
 _AGAIN = 0.01
 """Seconds between two tries to connect to a host whose queue is full."""
+_LAST = 5.0
+"""Seconds that a process which was killed may take to be gone."""
 _REST = 0.2
 """Seconds before another start, where a host had the lock and does not listen: it is on its way out."""
 
 
-def runtime_dir(*, create: bool = True) -> str:
-    """The directory of this user's host: ``HEADRACE_RUNTIME_DIR``, ``$XDG_RUNTIME_DIR/headrace`` or
-    ``/tmp/headrace-<uid>``.
+def patience() -> float:
+    """Seconds for which a host may be silent where somebody waits for its answer (``HEADRACE_HOST_PATIENCE``)."""
+    asked = os.environ.get("HEADRACE_HOST_PATIENCE") or _PATIENCE
+    try:
+        seconds = float(asked)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise OptionError(f"HEADRACE_HOST_PATIENCE={asked!r} is no number of seconds")
+    return seconds
 
-    Refused where others could meddle: it must be a directory (no link), ours, and closed to everybody else.
-    Without ``create`` it may be missing.
+
+def runtime_dir(*, create: bool = True) -> str:
+    """The directory of this user's host: ``HEADRACE_RUNTIME_DIR``; else ``$XDG_RUNTIME_DIR/headrace`` or
+    ``/tmp/headrace-<uid>``, or where others have taken those names, the next of ``_places``.
+
+    Refused where others could meddle: it must be a directory (no link), ours, and closed to everybody else. All
+    processes of the user look at the same places in the same order, so they meet. Without ``create`` it may be
+    missing.
     """
-    path = _place()
+    chosen = os.environ.get("HEADRACE_RUNTIME_DIR")
+    if chosen:
+        return _checked(os.path.abspath(chosen), create)
+    first: HostUnavailable | None = None
+    for path in _places():
+        try:
+            found = _checked(path, create)
+        except HostUnavailable as error:
+            first = first or error
+            continue
+        if first is not None:
+            warnings.warn(f"{found} is used instead: {first}", stacklevel=2)
+        return found
+    assert first is not None
+    raise first
+
+
+def _places() -> Iterator[str]:
+    """Where the directory may be. Of the first ones others can take the name; of the last nobody can."""
+    user = os.geteuid()
+    session = os.environ.get("XDG_RUNTIME_DIR", "")
+    # Under sudo, su and cron the variable is often that of another user, or of a session that has ended.
+    with contextlib.suppress(OSError):
+        if os.path.isabs(session) and os.stat(session).st_uid == user:
+            yield os.path.join(session, "headrace")
+    for directory in _COMMON:
+        yield f"{directory}/headrace-{user}"
+    with contextlib.suppress(KeyError, OSError):
+        # Not from the environment, which differs between the ways to start a job. Several machines may have the
+        # home directory in common.
+        home, machine = pwd.getpwuid(user).pw_dir, os.uname().nodename
+        if os.stat(home).st_uid == user:
+            yield f"{home}/.headrace-{hashlib.sha256(machine.encode()).hexdigest()[:8]}"
+
+
+def _checked(path: str, create: bool) -> str:
+    """The directory, if it is safe."""
     if len(os.fsencode(os.path.join(path, SOCKET))) > _LONGEST:
         raise HostUnavailable(
             f"the path {os.path.join(path, SOCKET)} is too long for a socket ({_LONGEST} bytes at most); "
@@ -56,6 +116,9 @@ def runtime_dir(*, create: bool = True) -> str:
     except FileNotFoundError:
         if create:
             raise _refused(path, "was removed as it was made") from None
+        parent = os.path.dirname(path)
+        if os.path.isdir(parent) and not os.access(parent, os.W_OK | os.X_OK):
+            raise _refused(path, "cannot be made: Permission denied") from None
         return path
     except OSError as error:
         raise _refused(path, f"cannot be looked at: {error.strerror}") from error
@@ -69,18 +132,6 @@ def runtime_dir(*, create: bool = True) -> str:
         mode = stat.S_IMODE(status.st_mode)
         raise _refused(path, f"is open to others (mode {mode:o}); if they left nothing in it, chmod 700 it")
     return path
-
-
-def _place() -> str:
-    chosen = os.environ.get("HEADRACE_RUNTIME_DIR")
-    if chosen:
-        return os.path.abspath(chosen)
-    session = os.environ.get("XDG_RUNTIME_DIR", "")
-    # Under sudo, su and cron the variable is often that of another user, or of a session that has ended.
-    with contextlib.suppress(OSError):
-        if os.path.isabs(session) and os.stat(session).st_uid == os.geteuid():
-            return os.path.join(session, "headrace")
-    return f"/tmp/headrace-{os.geteuid()}"
 
 
 def _refused(path: str, why: str) -> HostUnavailable:
@@ -222,6 +273,32 @@ def connect(timeout: float = 5.0) -> socket.socket | None:
         except BaseException:
             sock.close()
             raise
+
+
+def depose(sock: socket.socket) -> None:
+    """End the host at the other end, which does not answer.
+
+    Only so do its lock and its memory become free, and the jobs that wait for it find another. One that cannot be
+    ended (it is in another container) is left alone.
+    """
+    pid = wire.peer_pid(sock)
+    if pid <= 0 or pid == os.getpid():
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        process = os.pidfd_open(pid)
+        try:
+            # While the connection is there the number is the host's, and not that of somebody who got it later.
+            poll = select.poll()
+            poll.register(sock, select.POLLIN)
+            if any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0)):
+                return
+            signal.pidfd_send_signal(process, signal.SIGKILL)
+            wire.wait(process, _LAST)
+        finally:
+            os.close(process)
+        warnings.warn(
+            f"the shared host (pid {pid}) did not answer for {patience():g} s and was ended", stacklevel=2
+        )
 
 
 def find_or_start(timeout: float = 20.0, *, command: Sequence[str] | None = None) -> socket.socket:

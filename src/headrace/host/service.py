@@ -2,6 +2,9 @@
 
 It carries messages to the commons and replies back, watches who is there, and goes when nobody has been there for
 a while. It runs no user code and maps none of the cache's memory; it only says where things lie.
+
+Nothing that somebody sends, or fails to do, ends it. What goes wrong with a request is written to the log and ends
+the connection that it came from, and there is an end to all that somebody could let grow.
 """
 
 from __future__ import annotations
@@ -13,10 +16,8 @@ import secrets
 import selectors
 import signal
 import socket
-import sys
 import time
-from collections import deque
-from dataclasses import dataclass, field
+from collections import Counter
 
 import msgspec
 import numpy as np
@@ -33,6 +34,8 @@ from headrace.coordinate.protocol import (
     Identities,
     Idle,
     Join,
+    Ping,
+    Pong,
     Refused,
     Reply,
     Request,
@@ -41,13 +44,22 @@ from headrace.coordinate.protocol import (
     Welcome,
     decode_request,
 )
+from headrace.coordinate.upkeep import Upkeep
 from headrace.core.errors import ProtocolError
-from headrace.core.memory import usable_cpus
+from headrace.core.memory import available_memory, usable_cpus
 from headrace.core.sparse import make_addresses, punch, resident
 from headrace.engine import wire
+from headrace.host.connections import (
+    MOST_OF_ONE,
+    Connection,
+    allow_descriptors,
+    log,
+    most_connections,
+    named,
+)
 from headrace.host.control import version_refusal
 from headrace.host.report import describe
-from headrace.host.runtime import Claimed, claim
+from headrace.host.runtime import Claimed, claim, patience
 
 _TICK = 0.1
 """Seconds between looks at those who wait."""
@@ -57,25 +69,16 @@ _FOR_MEMORY = 0.005
 """Seconds of a tick for giving memory back: about a millisecond for each MiB."""
 IDLE = 60.0
 """Seconds without jobs after which a host goes (``HEADRACE_HOST_IDLE``)."""
-_IDENTITY_LIMIT = 16 << 30
-_PROGRESS_LIMIT = 4 << 30
-
-
-@dataclass(eq=False)
-class Connection:
-    """Somebody who is connected."""
-
-    sock: socket.socket
-    role: str = ""
-    session: int = -1
-    token: str = ""
-    pid: int = 0
-    pidfd: int = -1
-    fill: tuple[int, int] | None = None
-    """The ticket and the rows of what a worker fills now."""
-    outbox: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
-    leaving: bool = False
-    """Close it once everything is sent."""
+_HELLO = 10.0
+"""Seconds in which somebody who connects has to say who it is, and who is sent away has to read why."""
+_REST = 1.0
+"""Seconds for which nobody is let in where descriptors or memory for it lack."""
+_AT_ONCE = 64
+"""Connections that are taken, and messages of one connection that are read, before others have their turn."""
+_FAILURES = 10
+"""Failures of its own, one after the other, after which a host goes."""
+_SMALL, _COPIES = 64 << 20, 8
+"""Bytes of identities for which nobody looks whether there is memory, and how often they are copied."""
 
 
 class Service:
@@ -90,14 +93,23 @@ class Service:
         instance = secrets.randbits(62) + 1
         self.commons = Commons(instance=instance, nonce=secrets.randbits(64), span=self.span)
         self.commons.division.cpus = usable_cpus()
+        self._upkeep = Upkeep(self.commons)
         self.connections: dict[int, Connection] = {}
         """By descriptor: of the socket, and of the process."""
+        self._by_pid: Counter[int] = Counter()
+        """Connections of each process."""
+        self._most = most_connections()
         self._jobs: dict[int, Connection] = {}
         self._tokens: dict[str, int] = {}
         self.workers: dict[int, set[Connection]] = {}
         """By session; that of a job that is gone stays until its workers are."""
         self._sessions = 0
         self._stop = self._overfull = False
+        self._failures = 0
+        self._longest = patience() / 2
+        """Seconds that a turn may take: in less than that, no job gives a host up."""
+        self._resting = 0.0
+        """Until when nobody is let in; 0: everybody is."""
         self._selector = selectors.DefaultSelector()
         self._selector.register(claimed.listener, selectors.EVENT_READ, None)
         self._signals, self.wake = socket.socketpair()
@@ -105,36 +117,75 @@ class Service:
         for sock in (self._signals, self.wake):
             sock.setblocking(False)
         self._selector.register(self._signals, selectors.EVENT_READ, None)
+        self._quiet_since = self._looked = self._ticked = self._turned = time.monotonic()
 
     # -- the loop ----------------------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Serve until told to stop, or until nobody has been there for a while."""
-        quiet_since = looked = ticked = time.monotonic()
+        self._turned = time.monotonic()
         while not self._stop:
-            busy = self._overfull or any(ticket.waiting for ticket in self.commons.tickets.values())
-            for key, events in self._selector.select(_TICK if busy else _LOOK):
-                self.commons.now = time.monotonic()
-                if key.data is None:
-                    self._accept()
-                else:
-                    self._serve(key.data, key.fd, events)
-                self._send_replies()
-            now = self.commons.now = time.monotonic()
-            if now - ticked >= _TICK:
-                ticked = now
-                self.commons.division.workers = sum(map(len, self.workers.values()))
-                self.commons.tick()
-                self._send_replies()
-                self._give_memory_back()
-            if self._jobs:
-                quiet_since = now
-            if now - looked >= _LOOK:
-                looked = now
-                patience = self._idle if self._claimed.in_place() else 0.0
-                if not self._jobs and now - quiet_since >= patience:
-                    self._stop = True
+            self._turn()
         self.close()
+
+    def _turn(self) -> None:
+        waited_for = any(ticket.waiting for ticket in self.commons.tickets.values())
+        ready = self._selector.select(_TICK if waited_for or self._overfull or self._resting else _LOOK)
+        if time.monotonic() - self._turned > self._longest:
+            # Jobs may have given this host up, and still read what it would give to others.
+            log("it stood still for too long; whoever is still here goes on with another host")
+            self._stop = True
+            return
+        for key, events in ready:
+            self.commons.now = time.monotonic()
+            if key.data is None:
+                self._accept()
+            else:
+                self._serve(key.data, key.fd, events)
+            self._send_replies()
+        now = self._turned = self.commons.now = time.monotonic()
+        if self._resting and now >= self._resting:
+            self._resting = 0.0
+            self._selector.register(self._claimed.listener, selectors.EVENT_READ, None)
+        if now - self._ticked >= _TICK:
+            self._ticked = now
+            self._tick()
+        if self._jobs:
+            self._quiet_since = now
+        if now - self._looked >= _LOOK:
+            self._looked = now
+            self._look(now)
+            idle = self._idle if self._claimed.in_place() else 0.0
+            if not self._jobs and now - self._quiet_since >= idle:
+                self._stop = True
+
+    def _tick(self) -> None:
+        try:
+            self.commons.division.workers = sum(map(len, self.workers.values()))
+            self.commons.tick()
+            self._send_replies()
+            self._give_memory_back()
+            self._failures = 0
+        except Exception as error:
+            self._broken(error)
+
+    def _look(self, now: float) -> None:
+        """Let go of those who never said who they are or do not read why they are sent away; and forget."""
+        for connection in set(self.connections.values()):
+            if (connection.leaving or not connection.role) and now - connection.since > _HELLO:
+                self._drop(connection)
+        try:
+            self._upkeep.look()
+        except Exception as error:
+            self._broken(error)
+        self._send_replies()
+
+    def _broken(self, error: Exception) -> None:
+        """Something failed that nobody can be let go for. If it goes on like that, jobs are better off with another
+        host."""
+        log(f"of itself: {named(error)}")
+        self._failures += 1
+        self._stop |= self._failures >= _FAILURES
 
     def _give_memory_back(self) -> None:
         """If the machine holds more for the cache than its budget, let some of what is not filled go."""
@@ -154,20 +205,43 @@ class Service:
         """Let everybody go. Jobs go on by themselves."""
         self._claimed.close()
         for connection in set(self.connections.values()):
-            self._flush(connection)
+            with contextlib.suppress(OSError, ProtocolError):
+                connection.flush()
             connection.sock.close()
+
+    # -- who is there ------------------------------------------------------------------------------------------
 
     def _accept(self) -> None:
         with contextlib.suppress(BlockingIOError):
             self._signals.recv(64)
-        while (sock := self._claimed.accept()) is not None:
-            connection = Connection(sock, pid=wire.peer_pid(sock))
-            self.connections[sock.fileno()] = connection
-            self._selector.register(sock, selectors.EVENT_READ, connection)
+        for _ in range(0 if self._resting else _AT_ONCE):
+            try:
+                sock = self._claimed.accept()
+                if sock is None:
+                    return
+                self._let_in(sock)
+            except OSError as error:
+                # Those who wait stay where they are. To look at them all the time would help nobody.
+                log(f"nobody is let in for {_REST:g} s: {named(error)}")
+                self._selector.unregister(self._claimed.listener)
+                self._resting = time.monotonic() + _REST
+                return
+
+    def _let_in(self, sock: socket.socket) -> None:
+        connection = Connection(sock, pid=wire.peer_pid(sock), since=time.monotonic())
+        # (0 is the pid of whoever is in another container)
+        of_one = self._by_pid[connection.pid] if connection.pid else 0
+        if of_one >= MOST_OF_ONE or self._by_pid.total() >= self._most:
+            log(f"pid {connection.pid} is sent away: {of_one} connections, {self._by_pid.total()} in all")
+            with sock, contextlib.suppress(OSError):
+                wire.send(sock, encoder.encode(Refused("it has too many connections", again=True)))
+            return
+        self._selector.register(sock, selectors.EVENT_READ, connection)
+        self.connections[sock.fileno()] = connection
+        self._by_pid[connection.pid] += 1
 
     def _serve(self, connection: Connection, fd: int, events: int) -> None:
-        if connection.sock.fileno() < 0:
-            return
+        """Take in what somebody says. This is the boundary: whatever fails here costs that connection alone."""
         if fd == connection.pidfd:
             self._drop(connection)
             return
@@ -175,34 +249,36 @@ class Service:
             self._flush(connection)
         if not events & selectors.EVENT_READ:
             return
-        for _ in range(64):  # others want to be heard, too
-            if connection.sock.fileno() < 0:
+        for _ in range(_AT_ONCE):  # others want to be heard, too
+            if connection.gone or connection.leaving:
                 return
+            fds: list[int] = []
             try:
                 received = wire.receive(connection.sock)
+                if received is None:
+                    self._drop(connection)
+                    return
+                data, fds = received
+                self._handle(connection, decode_request(data), fds)
             except BlockingIOError:
                 return
-            except (OSError, ProtocolError) as error:
+            except (ProtocolError, msgspec.MsgspecError) as error:
                 self._complain(connection, error)
-                received = None
-            if received is None:
+                self._refuse(connection, f"the host did not understand: {str(error)[:500]}")
                 self._drop(connection)
                 return
-            data, fds = received
-            try:
-                self._handle(connection, decode_request(data), fds)
-            except (ProtocolError, msgspec.MsgspecError, ValueError, KeyError) as error:
+            except Exception as error:  # of ours, or of the system's: another try may go better
                 self._complain(connection, error)
-                self._reply(connection, Refused(f"the host did not understand: {error}"))
                 self._drop(connection)
                 return
             finally:
                 wire.close_all(fds)
+            if len(data) > wire.INLINE:
+                return
 
     @staticmethod
     def _complain(connection: Connection, error: Exception) -> None:
-        text = f"{connection.role or 'somebody'} (pid {connection.pid}): {type(error).__name__}: {error}"
-        print(time.strftime("%Y-%m-%d %H:%M:%S"), text, file=sys.stderr, flush=True)
+        log(f"{connection.role or 'somebody'} (pid {connection.pid}): {named(error)}")
 
     # -- requests ----------------------------------------------------------------------------------------------
 
@@ -247,7 +323,13 @@ class Service:
         connection.session = self._sessions = self._sessions + 1
         self._tokens[connection.token] = connection.session
         self._jobs[connection.session] = connection
-        self.workers[connection.session] = set()
+        mine = self.workers[connection.session] = set()
+        # Workers that were there before it lost its connection are its own again. What its earlier session held
+        # stays as it is until they are gone: they may be at work on it.
+        for workers in self.workers.values():
+            mine.update(worker for worker in workers if worker.token == connection.token)
+        for worker in mine:
+            worker.session = connection.session
         # Processes that the job forked may hold its end of the socket open; its own end must do.
         with contextlib.suppress(OSError, AttributeError):
             connection.pidfd = os.pidfd_open(connection.pid)
@@ -255,7 +337,7 @@ class Service:
             self._selector.register(connection.pidfd, selectors.EVENT_READ, connection)
 
     def _refuse(self, connection: Connection, reason: str, *, again: bool = False) -> None:
-        connection.leaving = True
+        connection.leaving, connection.since = True, time.monotonic()
         self._reply(connection, Refused(reason, again))
 
     def _job_request(self, connection: Connection, request: Request, fds: list[int]) -> None:
@@ -264,22 +346,32 @@ class Service:
             commons.ask(session, request.indices)
         elif isinstance(request, Finished):
             commons.finished(session, request)
+        elif isinstance(request, Ping):
+            self._reply(connection, Pong())
         elif isinstance(request, Begin):
-            progress = wire.from_memfd(fds[0], _PROGRESS_LIMIT) if fds else None
+            progress = wire.from_memfd(fds[0], commons.progress_limit(session)) if fds else None
             commons.begin(session, request, progress)
         elif isinstance(request, Join):
             self._reply(connection, commons.join(session, connection.token, connection.pid, request))
         elif isinstance(request, Identities) and fds:
-            table = np.frombuffer(wire.from_memfd(fds[0], _IDENTITY_LIMIT), np.uint8).reshape(-1, 16)
-            self._reply(connection, commons.identities(session, table))
+            self._identities(connection, fds[0])
         else:
             raise ProtocolError(f"{type(request).__name__} from a job")
 
+    def _identities(self, connection: Connection, fd: int) -> None:
+        size = self.commons.identity_bytes(connection.session)
+        if size > _SMALL and _COPIES * size > available_memory():
+            self._refuse(connection, f"there is no memory to number {size // 16} samples")
+            return
+        table = np.frombuffer(wire.from_memfd(fd, size), np.uint8)
+        self._reply(connection, self.commons.identities(connection.session, table.reshape(-1, 16)))
+        self._turned = time.monotonic()  # of very many samples that takes long, and is no standing still
+
     def _worker_request(self, connection: Connection, request: Request) -> None:
         if isinstance(request, Finished):
-            if connection.fill is not None and connection.fill[0] == request.ticket:
-                connection.fill = None
             self.commons.finished(connection.session, request)
+            if connection.fill is not None and connection.fill[0] not in self.commons.tickets:
+                connection.fill = None
         elif isinstance(request, Idle):
             if connection.fill is None:
                 order = self.commons.fill(connection.session)
@@ -292,68 +384,82 @@ class Service:
     # -- replies -----------------------------------------------------------------------------------------------
 
     def _send_replies(self) -> None:
-        out, self.commons.out = self.commons.out, []
-        for session, reply in out:
-            connection = self._jobs.get(session)
-            if connection is not None:
-                self._reply(connection, reply)
+        while self.commons.out:
+            out, self.commons.out = self.commons.out, []
+            for session, reply in out:
+                connection = self._jobs.get(session)
+                if connection is not None:
+                    self._reply(connection, reply)
 
     def _reply(self, connection: Connection, reply: Reply, fds: tuple[int, ...] = ()) -> None:
-        connection.outbox.append((encoder.encode(reply), fds))
+        if connection.gone:
+            return
+        try:
+            connection.post(reply, fds)
+        except ProtocolError as error:
+            self._complain(connection, error)
+            self._drop(connection)
         self._flush(connection)
 
     def _flush(self, connection: Connection) -> None:
-        if connection.sock.fileno() < 0:
+        if connection.gone:
             return
-        events = selectors.EVENT_READ
-        while connection.outbox:
-            try:
-                wire.send(connection.sock, *connection.outbox[0])
-                connection.outbox.popleft()
-            except BlockingIOError:
-                events |= selectors.EVENT_WRITE
-                break
-            except OSError:
-                connection.outbox.clear()  # it is gone, which reading will show
-        if self._selector.get_key(connection.sock).events != events:
-            self._selector.modify(connection.sock, events, connection)
-        if connection.leaving and not connection.outbox:
+        try:
+            connection.flush()
+        except (OSError, ProtocolError) as error:
+            self._complain(connection, error)
             self._drop(connection)
+            return
+        events = 0 if connection.leaving else selectors.EVENT_READ
+        events |= selectors.EVENT_WRITE if connection.outbox else 0
+        if not events:
+            self._drop(connection)
+        elif self._selector.get_key(connection.sock).events != events:
+            self._selector.modify(connection.sock, events, connection)
 
     # -- farewells ---------------------------------------------------------------------------------------------
 
     def _drop(self, connection: Connection) -> None:
         """Somebody is gone."""
-        if connection.sock.fileno() < 0:
+        if connection.gone:
             return
+        connection.gone = True
         if connection.role == "job":
             for worker in list(self.workers[connection.session]):  # what they said before counts
                 self._serve(worker, worker.sock.fileno(), selectors.EVENT_READ)
+        connection.outbox.clear()
+        self._by_pid[connection.pid] -= 1
+        if not self._by_pid[connection.pid]:
+            del self._by_pid[connection.pid]
         self._selector.unregister(connection.sock)
         del self.connections[connection.sock.fileno()]
         connection.sock.close()
         if connection.pidfd >= 0:
-            self._selector.unregister(connection.pidfd)
-            del self.connections[connection.pidfd]
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(connection.pidfd)
+            self.connections.pop(connection.pidfd, None)
             os.close(connection.pidfd)
+        try:
+            self._farewell(connection)
+        except Exception as error:
+            self._broken(error)
+
+    def _farewell(self, connection: Connection) -> None:
         session = connection.session
         if connection.role == "job":
             del self._jobs[session]
             del self._tokens[connection.token]
             self.commons.gone(session)
+            self._upkeep.look()
         elif connection.role == "worker":
-            self.workers[session].discard(connection)
             if connection.fill is not None:
                 ticket, rows = connection.fill
                 self.commons.finished(session, Finished(ticket, 0, rows))
-        if (
-            connection.role
-            and session in self.workers
-            and session not in self._jobs
-            and not self.workers[session]
-        ):
-            del self.workers[session]
-            self.commons.buried(session)
+            for workers in self.workers.values():
+                workers.discard(connection)
+        for over in [one for one, workers in self.workers.items() if not workers and one not in self._jobs]:
+            del self.workers[over]
+            self.commons.buried(over)
 
 
 def main() -> None:
@@ -362,6 +468,7 @@ def main() -> None:
     if claimed is None:
         return
     idle = float(os.environ.get("HEADRACE_HOST_IDLE", IDLE))
+    allow_descriptors()
     # What lives here lives long, or is gone at once by its count of references.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)

@@ -18,6 +18,7 @@ from headrace.core.forms import Form
 from headrace.core.layout import RowLayout
 from headrace.engine.bodies import Body
 from headrace.engine.share import SharedStore
+from headrace.host import runtime
 from headrace.host.client import SharedClient
 from headrace.loader.options import Options
 from headrace.recipes.recipe import Recipe
@@ -43,7 +44,7 @@ class Sharing:
     @property
     def store(self) -> Callable[..., SharedStore]:
         """Makes the shared cache as a worker sees it; called in the worker."""
-        return functools.partial(_open_store, self.client.path, self.client.token)
+        return functools.partial(_open_store, self.client.path, self.client.token, runtime.patience())
 
     def open(self, layout: RowLayout | None) -> None:
         """Join the host. ``layout``: how rows lie, None where batches are collated as a whole."""
@@ -95,8 +96,8 @@ class Sharing:
         return f"ppid{os.getppid()}|{self._number}"
 
 
-def _open_store(path: str, token: str, *_: Any) -> SharedStore:
-    return SharedStore(path, token)
+def _open_store(path: str, token: str, patience: float, *_: Any) -> SharedStore:
+    return SharedStore(path, token, patience)
 
 
 def job_name() -> str:

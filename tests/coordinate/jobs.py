@@ -40,9 +40,9 @@ def unpacked(grants: bytes) -> list[tuple[int, int, int, int]]:
     ]
 
 
-def counted(block: int, nbytes: int) -> int:
+def counted(block: int, nbytes: int, page: int = PAGE) -> int:
     """What an extent in a block costs: whole pages, as far as the block goes."""
-    return min(block, aligned(nbytes, PAGE))
+    return min(block, aligned(nbytes, page))
 
 
 def prepared(form: Form, capacity: int) -> int | None:
@@ -413,7 +413,9 @@ class World:
             assert shelf.bytes == entries[:, 2].sum()
             ranges += [(at, at + aligned(nbytes)) for at, nbytes in entries[:, 1:3].tolist()]
         space = commons.pool.space
-        assert commons.pool.used == sum(counted(space.size_of(at), stop - at) for at, stop in ranges)
+        pages = [(space.size_of(at), stop - at) for at, stop in ranges if not space.packs(space.size_of(at))]
+        slabs = sum(slab.nbytes for slab in space._slabs.values())
+        assert commons.pool.used == sum(counted(block, nbytes) for block, nbytes in pages) + slabs
         assert len(space) == len(ranges)
         ranges.sort()
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordinate.space import Space
+from headrace.core.sparse import PAGE
 
 ALIGN = 64
 OPS = st.lists(st.tuples(st.booleans(), st.integers(1, 700)), max_size=80)
@@ -35,7 +36,7 @@ def check(space: Space, asked: dict[int, int]) -> None:
 @given(st.integers(0, 8192), OPS)
 @settings(deadline=None)
 def test_blocks_never_overlap(span: int, ops: list[tuple[bool, int]]) -> None:
-    space = Space(span)
+    space = Space(span, ALIGN)
     asked: dict[int, int] = {}
     for take, number in ops:
         if take:
@@ -49,8 +50,45 @@ def test_blocks_never_overlap(span: int, ops: list[tuple[bool, int]]) -> None:
         check(space, asked)
 
 
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from((40, 1000, 3136, 4000, 4096, 9000))), max_size=120))
+@settings(deadline=None)
+def test_small_blocks_share_pages_with_their_like_alone(ops: list[tuple[bool, int]]) -> None:
+    space = Space(96 * PAGE)
+    asked: dict[int, int] = {}
+    for at, (take, nbytes) in enumerate(ops):
+        if take:
+            count = 1 + at % 7
+            cost = space.cost(nbytes, count) if space.packs(nbytes) else 0
+            slabs = sum(slab.nbytes for slab in space._slabs.values())
+            found = space.take(nbytes, count)
+            if space.packs(nbytes) and len(found) == count:
+                assert sum(slab.nbytes for slab in space._slabs.values()) == slabs + cost
+            asked.update(dict.fromkeys(found, nbytes))
+        elif asked:
+            gone = sorted(asked)[nbytes % len(asked)]
+            del asked[gone]
+            space.free([gone])
+        blocks = sorted((offset, offset + space.size_of(offset)) for offset in asked)
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(blocks))
+        owners: dict[int, int] = {}
+        for start, end in blocks:
+            assert end - start >= asked[start]
+            for page in range(start // PAGE, -(-end // PAGE)):
+                assert page not in owners or owners[page] == end - start < PAGE
+                owners[page] = end - start
+        shares = {offset: space.share(size) for offset, size in asked.items() if space.packs(size)}
+        held = sum(slab.nbytes for slab in space._slabs.values())
+        assert space.idle == held - sum(shares.values()) >= 0
+        for offset in shares:
+            assert offset in space.mates(offset) and set(space.mates(offset)) <= set(asked)
+    space.free(list(asked))
+    assert not space._slabs and space.idle == 0 and len(space) == 0
+    free = [end - start for start, end in space.free_blocks()] + [size for size, _ in space._uncut]
+    assert sum(free) == space.span
+
+
 def test_a_block_that_was_freed_is_the_next_of_its_size() -> None:
-    space = Space(1 << 20)
+    space = Space(1 << 20, ALIGN)
     assert space.take(1000, 3) == [0, 1024, 2048]
     space.free([1024])
     assert space.take(500) == [3072], "another size is cut from what was never used"
@@ -59,7 +97,7 @@ def test_a_block_that_was_freed_is_the_next_of_its_size() -> None:
 
 
 def test_free_blocks_are_put_together_when_nothing_else_is_left() -> None:
-    space = Space(64 * 100)
+    space = Space(64 * 100, ALIGN)
     assert len(space.take(64, 101)) == 100, "as many as there are"
     assert space.take(64) == [] and space.cuts == 0
     space.free(range(0, 64 * 20, 64))
@@ -70,7 +108,7 @@ def test_free_blocks_are_put_together_when_nothing_else_is_left() -> None:
 
 
 def test_free_blocks_are_put_together_only_if_there_is_much_to_gain() -> None:
-    space = Space(64 * 160)
+    space = Space(64 * 160, ALIGN)
     space.take(64, 160)
     for freed in range(1, 10):
         space.free([64 * (freed - 1)])
@@ -83,7 +121,7 @@ def test_free_blocks_are_put_together_only_if_there_is_much_to_gain() -> None:
 def test_many_blocks_of_many_sizes_come_and_go(seed: int) -> None:
     draw = random.Random(seed)
     span = 1 << 22
-    space, live = Space(span), dict[int, int]()
+    space, live = Space(span, ALIGN), dict[int, int]()
     for turn in range(4):
         refused = 0
         while refused < 50:
@@ -103,7 +141,7 @@ def test_what_cannot_be_is_refused() -> None:
     for arguments in ((-1,), (100, 48), (100, 0)):
         with pytest.raises(ValueError):
             Space(*arguments)
-    space = Space(1024)
+    space = Space(1024, ALIGN)
     assert space.take(100) == [0]
     for nbytes in (0, -5):
         with pytest.raises(ValueError):
@@ -119,7 +157,7 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 def test_what_a_block_does_not_need_is_given_to_others() -> None:
-    space = Space(1024)
+    space = Space(1024, ALIGN)
     (block,) = space.take(1024)
     assert space.take(64) == []
     space.shrink(block, 100)

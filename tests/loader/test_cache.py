@@ -1,5 +1,6 @@
 """The cache: what it saves, what it never exceeds, and that nobody sees it in the batches."""
 
+import math
 import os
 import re
 import warnings
@@ -10,7 +11,7 @@ import pytest
 import headrace as hr
 from headrace.cache import extents
 from headrace.core.forms import Form
-from headrace.core.layout import aligned
+from headrace.core.sparse import PAGE
 from tests.loader.helpers import (
     assert_same,
     counting,
@@ -22,9 +23,11 @@ from tests.loader.helpers import (
     wait_until,
 )
 
-SHAPE = (16, 16, 3)
-DECODED = aligned(extents.array_size(SHAPE, "uint8"))
-ENCODED = aligned(16 * 16 * 3)
+SHAPE = (32, 42, 3)
+BYTES = math.prod(SHAPE)
+EACH = PAGE
+"""What a sample costs, encoded or decoded: a page."""
+assert BYTES < extents.array_size(SHAPE, "uint8") == EACH
 
 
 def make(source_recipe, **options):
@@ -79,19 +82,19 @@ def test_a_decoded_sample_is_not_decoded_again(tmp_path):
 
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize(
-    ("fitting", "each", "split"), [(20, DECODED, (0, 1, 0)), (20, ENCODED, (1, 0, 0)), (5, DECODED, None)]
+    ("fitting", "form", "split"),
+    [(20, "decoded", (0, 1, 0)), (20, "encoded", (1, 0, 0)), (5, "decoded", None)],
 )
-def test_a_cache_that_fits_a_part_holds_exactly_that_part(num_workers, fitting, each, split):
+def test_a_cache_that_fits_a_part_holds_exactly_that_part(num_workers, fitting, form, split):
     source_recipe, source = counting(50, shape=SHAPE)
-    form = "encoded" if each == ENCODED else "decoded"
-    with make(source_recipe, num_workers=num_workers, cache=fitting * each + 63, split=split) as loader:
+    with make(source_recipe, num_workers=num_workers, cache=fitting * EACH + 63, split=split) as loader:
         for _ in range(3):
             drain(loader)
         assert wait_until(
             lambda: not host(loader).coordinator.open_orders or loader.stats() is None or num_workers
         )
         held = loader.stats().cache[form]
-        assert (held.samples, held.budget) == (fitting, fitting * each + 63)
+        assert (held.samples, held.budget) == (fitting, fitting * EACH + 63)
         assert held.bytes <= held.budget
         if num_workers == 0:
             stats = loader.stats()
@@ -103,12 +106,12 @@ def test_a_cache_that_fits_a_part_holds_exactly_that_part(num_workers, fitting, 
 
 def test_hits_and_reads_add_up_with_workers_too():
     source_recipe, source = counting(48, shape=SHAPE)
-    with make(source_recipe, cache=20 * DECODED, persistent_workers=False) as loader:
+    with make(source_recipe, cache=20 * EACH, persistent_workers=False) as loader:
         drain(loader)
         stats = loader.stats()
     assert stats.hits == 0
     assert stats.fetched_samples == source.reads.sum() == stats.samples == 48
-    assert stats.fetched_bytes == 48 * 16 * 16 * 3
+    assert stats.fetched_bytes == 48 * BYTES
 
 
 @pytest.mark.parametrize("budget", ["1MiB", 300_000, 40_000, 4500])
@@ -267,9 +270,7 @@ def test_memory_of_the_cache_is_free_when_the_loader_is_closed_while_others_live
 
 def test_forms_are_counted_apart():
     source_recipe, _ = counting(40, shape=SHAPE)
-    with make(
-        source_recipe, num_workers=0, cache=10 * ENCODED + 10 * DECODED, split=(ENCODED, DECODED, 0)
-    ) as loader:
+    with make(source_recipe, num_workers=0, cache=20 * EACH, split=(1, 1, 0)) as loader:
         for _ in range(2):
             drain(loader)
         cache = loader.stats().cache

@@ -81,3 +81,32 @@ def test_samples_of_all_sizes_fill_the_budget_and_no_more(place: Path, tmp_path:
         assert wait_until(lambda: held(status.pid) <= 1.25 * budget, 20), (held(status.pid), budget)
         assert loader.stats().hits > 0
     assert wait_until(lambda: held(status.pid) <= 1.05 * budget, 20), (held(status.pid), budget)
+
+
+ROWS, ROW = 4000, (32, 32, 3)
+
+
+def jitter(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An augmentation, so that there are instances of another size than decoded samples."""
+    return value + np.uint8(np.random.randint(0, 3))
+
+
+def test_samples_smaller_than_a_page_fill_the_budget_and_no_more(place: Path) -> None:
+    """Two jobs over rows as of CIFAR: instances come and go between decoded samples, and pages are shared."""
+    recipe = hr.Recipe(hr.synthetic.source(ROWS, shape=ROW), hr.synthetic.decode(), [jitter])
+    budget = 4 * MIB
+    options: dict[str, Any] = {"batch_size": 64, "shuffle": True, "share": True, "cache": budget}
+    with (
+        hr.DataLoader(recipe, num_workers=1, **options) as first,
+        hr.DataLoader(recipe, num_workers=1, **options) as second,
+    ):
+        most = 0
+        for _ in range(2):
+            for _ in zip(first, second, strict=True):
+                pass
+            status = control.status()
+            assert status is not None and status.memory.used <= budget
+            most = max(most, status.memory.used)
+            # What is free stays for others to fill, up to a little more than the budget.
+            assert wait_until(lambda pid=status.pid: held(pid) <= budget + budget // 32, 10)
+    assert most > 0.5 * budget

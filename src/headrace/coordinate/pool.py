@@ -42,8 +42,8 @@ class Pool:
     filled anew at little cost; when that becomes too much, ``loose`` says what to give back.
     """
 
-    def __init__(self, span: int, needs: Needs, eviction: str = "auto") -> None:
-        self.space = Space(span)
+    def __init__(self, span: int, needs: Needs, eviction: str = "auto", page: int = PAGE) -> None:
+        self.space = Space(span, page)
         self.shelves: dict[tuple[Form, str], Shelf] = {}
         self.eviction = EVICTIONS[eviction]
         self.evictions = 0
@@ -54,8 +54,8 @@ class Pool:
         """Of each form: those with which it has a limit in common."""
         self._used = dict.fromkeys(CACHEABLE, 0)
         self._peak = dict.fromkeys(CACHEABLE, 0)
-        self._sizes: dict[int, tuple[Form, int, bool]] = {}
-        """Of each block: the form, the bytes that count, and whether it is filled."""
+        self._sizes: dict[int, tuple[Shelf, int, int]] = {}
+        """Of each block: whose it is, the bytes that count, and the sample that fills it; -1: none yet."""
         self._unsized: set[int] = set()
         """Blocks for extents of which nobody could guess the size."""
         self._loose: list[tuple[int, int, int]] = []
@@ -112,8 +112,10 @@ class Pool:
             if not found:
                 return False
             victim = found[-1][1:]
-        self.evict(victim[0], [victim[1]])
-        self.evictions += 1
+        shelf, sample = victim
+        offset = self._offset(shelf, sample)
+        packed = self.space.packs(self.space.size_of(offset))
+        self._evict_all(self._slab_of(offset)[0] if packed else {shelf: [sample]})
         return True
 
     @property
@@ -126,11 +128,13 @@ class Pool:
         return self.budget > 0 and (self._limits is None or self._limits[self._parts[form]] > 0)
 
     def room(self, form: Form) -> int:
-        """Bytes that are free for a form."""
+        """Bytes that are free for a form: what is not used, and what its slabs hold anyway."""
+        sizes = {self._sizes_for(shelf) for shelf in self.shelves.values() if shelf.form == form}
+        room = self.available + sum(nbytes * self.space.unused(block) for block, nbytes in sizes)
         if self._limits is None:
-            return self.available
+            return room
         part = self._parts[form]
-        return max(0, min(self.available, self._limits[part] - self._used_by(part)))
+        return max(0, min(room, self._limits[part] - self._used_by(part)))
 
     def _used_by(self, part: Part) -> int:
         return sum(self._used[form] for form in part)
@@ -160,11 +164,11 @@ class Pool:
 
     def _find_loose(self) -> list[tuple[int, int, int]]:
         """What blocks do not fill: (block, start, end), the longest last: small ones are soon filled again."""
-        ends = {offset: offset + nbytes for offset, (_, nbytes, filled) in self._sizes.items() if filled}
+        ends = {offset: offset + nbytes for offset, (_, nbytes, sample) in self._sizes.items() if sample >= 0}
         tails = [
             (block, start, end)
             for block, start in ends.items()
-            if start + PAGE <= (end := block + self.space.size_of(block))
+            if start + self.space.page <= (end := block + self.space.size_of(block))
         ]
         free = [(start, start, end) for start, end in self.space.free_blocks()]
         return sorted(tails + free, key=lambda found: found[2] - found[1])
@@ -173,15 +177,15 @@ class Pool:
         """Whether what was found loose still is."""
         held = self._sizes.get(block)
         if held is None:
-            return block == start
-        return held[2] and block + held[1] <= start
+            return block == start and not self.space.is_slab(block)
+        return held[2] >= 0 and block + held[1] <= start
 
     # -- room ---------------------------------------------------------------------------------------------
 
     @property
     def used(self) -> int:
-        """Bytes that are filled, or that what was granted is expected to fill."""
-        return sum(self._used.values())
+        """Bytes of memory for what is filled, and for what was granted as far as it is expected to be."""
+        return sum(self._used.values()) + self.space.idle
 
     @property
     def available(self) -> int:
@@ -193,7 +197,24 @@ class Pool:
 
         While nobody can guess, that is all that it may fill: some large ones must not be more than the budget.
         """
-        return aligned(shelf.expected if shelf.known else min(shelf.capacity, self.budget // _FIRST or 1))
+        return self._sizes_for(shelf)[1]
+
+    def _sizes_for(self, shelf: Shelf) -> tuple[int, int]:
+        """The block that an extent gets, and the bytes to count for it."""
+        page = self.space.page
+        block = aligned(shelf.capacity if shelf.known else min(shelf.capacity, self.budget // _FIRST or 1))
+        if self.space.packs(block):
+            return block, self.space.share(block)
+        return aligned(block, page), aligned(shelf.expected) if shelf.known else block
+
+    def _fits(self, shelf: Shelf, count: int = 1) -> bool:
+        """Whether there is memory for so many newcomers."""
+        block, nbytes = self._sizes_for(shelf)
+        if not self.space.packs(block):
+            return count * nbytes <= self.available
+        # (Slabs may be shorter where little is left; for one newcomer a page will do.)
+        cost = self.space.cost(block, count)
+        return cost <= self.available or (count == 1 and self.space.page <= self.available)
 
     def admit(
         self, shelf: Shelf, needs: Sequence[int], jobs: int, *, displace: bool = True
@@ -204,8 +225,8 @@ class Pool:
         """
         nbytes, count = self.size_for(shelf), len(needs)
         places: list[tuple[int, int] | None] = []
-        if count * nbytes <= self.available and self._within_limit(shelf.form, count * nbytes):
-            places += self._take(shelf, nbytes, count)
+        if self._fits(shelf, count) and self._within_limit(shelf.form, count * nbytes):
+            places += self._take(shelf, count)
         hopeless = -1
         for need in needs[len(places) :]:
             # Where one was not worth it, another that fewer need is not either.
@@ -220,8 +241,8 @@ class Pool:
         limited = None if self._within_limit(shelf.form, nbytes) else self._parts[shelf.form]
         if limited is not None and self._limits is not None and nbytes > self._limits[limited]:
             return None
-        if limited is None and nbytes <= self.available:
-            places = self._take(shelf, nbytes)
+        if limited is None and self._fits(shelf):
+            places = self._take(shelf)
             # (with none, it is addresses that lack, which come back in their own time)
             return places[0] if places else None
         return self._displace(shelf, nbytes, needs, jobs, limited) if displace else None
@@ -232,15 +253,15 @@ class Pool:
         part = self._parts[form]
         return self._used_by(part) + nbytes <= self._limits[part]
 
-    def _take(self, shelf: Shelf, nbytes: int, count: int = 1) -> list[tuple[int, int]]:
+    def _take(self, shelf: Shelf, count: int = 1) -> list[tuple[int, int]]:
         form = shelf.form
         places: list[tuple[int, int]] = []
-        # Large ones begin on a page, so that no two of them have one in common, which would count for neither.
-        step = PAGE if nbytes >= PAGE else 1
-        roomy = max(nbytes, aligned(aligned(shelf.capacity), step)) if shelf.known else aligned(nbytes, step)
-        for capacity in (roomy, nbytes):  # the second if addresses are cut up
-            offsets = self.space.take(capacity, count - len(places))
-            self._sizes.update(dict.fromkeys(offsets, (form, nbytes, False)))
+        block, nbytes = self._sizes_for(shelf)
+        packed = self.space.packs(block)
+        least = block if packed else aligned(nbytes, self.space.page)
+        for capacity in (block, least):  # the second if addresses are cut up
+            offsets = self.space.take(capacity, count - len(places), self.available)
+            self._sizes.update(dict.fromkeys(offsets, (shelf, nbytes, -1)))
             places += [(offset, capacity) for offset in offsets]
             if not shelf.known:
                 self._unsized.update(offsets)
@@ -275,23 +296,63 @@ class Pool:
     def _displace(
         self, shelf: Shelf, nbytes: int, needs: int, jobs: int, limited: Part | None
     ) -> tuple[int, int] | None:
-        worth = self._worth(shelf, nbytes, needs, jobs)
+        worth = self._worth(shelf, aligned(shelf.expected) if shelf.known else nbytes, needs, jobs)
         before = self._refused.get(limited)
         if before is not None:
             bar, since = before
             if self._clock - since < self._patience() and (worth <= bar if self.eviction.strict else True):
                 return None
+        block = self._sizes_for(shelf)[0]
+        due = limited is None and self._limits is not None
         for _ in range(_MOST):
             victim = self._next_victim(limited, worth)
             if victim is None:
                 return None
-            self.evict(victim[0], [victim[1]])
-            self.evictions += 1
-            if nbytes <= self.available and self._within_limit(shelf.form, nbytes):
-                places = self._take(shelf, nbytes)
+            self._let_go(*victim, block, np.inf if due else worth)
+            if self._fits(shelf) and self._within_limit(shelf.form, nbytes):
+                places = self._take(shelf)
                 if places:
                     return places[0]
+        self._refused[limited] = (worth, self._clock)
         return None
+
+    def _let_go(self, shelf: Shelf, sample: int, block: int, worth: float) -> None:
+        """Evict a victim for somebody who gets a block of so many bytes and is worth that much.
+
+        One in a slab makes room for others of its size. For anybody else all have to go that lie with it; so they do,
+        unless one of them is in use or worth more, and then nothing goes.
+        """
+        offset = self._offset(shelf, sample)
+        victims = {shelf: [sample]}
+        size = self.space.size_of(offset)
+        if self.space.packs(size) and size != block:
+            victims, stay = self._slab_of(offset)
+            if stay or any(
+                self._worths_of(owner, owner.rows(some)).max() > worth for owner, some in victims.items()
+            ):
+                return
+        self._evict_all(victims)
+
+    @staticmethod
+    def _offset(shelf: Shelf, sample: int) -> int:
+        return int(shelf.find([sample])[0][0])
+
+    def _evict_all(self, victims: dict[Shelf, list[int]]) -> None:
+        for shelf, samples in victims.items():
+            self.evict(shelf, samples)
+            self.evictions += len(samples)
+
+    def _slab_of(self, offset: int) -> tuple[dict[Shelf, list[int]], int]:
+        """The samples that lie with one in its slab and could go, by shelf; and how many blocks there could not."""
+        victims: dict[Shelf, list[int]] = {}
+        stay = 0
+        for mate in self.space.mates(offset):
+            owner, _, sample = self._sizes[mate]
+            if sample < 0 or owner.busy.get(sample):
+                stay += 1
+            else:
+                victims.setdefault(owner, []).append(sample)
+        return victims, stay
 
     def _patience(self) -> int:
         return max(_PATIENCE, sum(map(len, self.shelves.values())) // _PART)
@@ -341,6 +402,19 @@ class Pool:
             queue.pop()
             return shelf, sample
 
+    def _worths_of(self, shelf: Shelf, table: NDArray[np.int64]) -> NDArray[np.float64]:
+        """What cached samples are worth, by their rows."""
+        entries = Entries(
+            needs=self._needs(shelf, table[:, 0]),
+            uses=table[:, 3],
+            admitted=table[:, 4],
+            used=table[:, 5],
+            nbytes=np.maximum(table[:, 2], 1),
+            saves=np.full(len(table), SAVES[shelf.form]),
+            lasting=np.full(len(table), shelf.form != Form.AUGMENTED),
+        )
+        return self.eviction.worth(entries, np.full(len(table), len(shelf.jobs)))
+
     def _look(self, limited: Part | None, *, forced: bool = False) -> list[tuple[float, Shelf, int]]:
         """The cached samples that are worth least, the least last. ``forced``: also those that are to stay."""
         found: list[tuple[float, Shelf, int]] = []
@@ -357,16 +431,7 @@ class Pool:
             table = shelf.entries()
             if not len(table):
                 continue
-            entries = Entries(
-                needs=self._needs(shelf, table[:, 0]),
-                uses=table[:, 3],
-                admitted=table[:, 4],
-                used=table[:, 5],
-                nbytes=np.maximum(table[:, 2], 1),
-                saves=np.full(len(table), SAVES[shelf.form]),
-                lasting=np.full(len(table), shelf.form != Form.AUGMENTED),
-            )
-            worth = self.eviction.worth(entries, np.full(len(table), len(shelf.jobs)))
+            worth = self._worths_of(shelf, table)
             least = smallest(worth, _QUEUE)
             if not forced:
                 least = least[np.isfinite(worth[least])]
@@ -389,16 +454,16 @@ class Pool:
         ``left``: for each, the jobs that have yet to take it.
         """
         form, held = shelf.form, self._sizes
-        for offset, nbytes in zip(offsets, sizes, strict=True):
+        for sample, offset, nbytes in zip(samples, offsets, sizes, strict=True):
             if offset in self._unsized:  # nobody knew how small it is
                 self._unsized.discard(offset)
-                self.space.shrink(offset, aligned(nbytes, PAGE))
-            # Of a block that is not filled, the machine holds the pages that are.
-            kept = min(self.space.size_of(offset), aligned(nbytes, PAGE))
-            expected = held[offset][1]
+                self.space.shrink(offset, nbytes)
+            block, expected = self.space.size_of(offset), held[offset][1]
+            # Of a block that is not filled, the machine holds the pages that are; of a slab, all.
+            kept = expected if self.space.packs(block) else min(block, aligned(nbytes, self.space.page))
             if kept != expected:
                 self._charge(form, kept - expected)
-            held[offset] = (form, kept, True)
+            held[offset] = (shelf, kept, sample)
         shelf.learn(sizes)
         shelf.put(samples, offsets, sizes, self.tick(len(samples)), left)
 
@@ -406,8 +471,8 @@ class Pool:
         """Blocks that nobody fills or reads any more."""
         self._unsized.difference_update(offsets)
         for offset in offsets:
-            form, size, _ = self._sizes.pop(offset)
-            self._charge(form, -size)
+            shelf, size, _ = self._sizes.pop(offset)
+            self._charge(shelf.form, -size)
         self.space.free(offsets)
 
     def evict(self, shelf: Shelf, samples: list[int]) -> None:

@@ -144,6 +144,10 @@ class Shelf:
         rows = [self._rows[sample] for sample in samples]
         return self._table[rows, self._OFFSET], self._table[rows, self._LENGTH]
 
+    def rows(self, samples: list[int]) -> NDArray[np.int64]:
+        """All about cached samples: rows as of ``entries``."""
+        return self._table[[self._rows[sample] for sample in samples]]
+
     def use(self, samples: list[int], now: int) -> None:
         """Samples were served."""
         rows = [self._rows[sample] for sample in samples]

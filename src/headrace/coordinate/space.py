@@ -1,32 +1,62 @@
-"""Where extents lie in the memory of the shared cache: an allocator of offsets that touches no memory."""
+"""Where extents lie in the memory of a cache: an allocator of offsets that touches no memory."""
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable
+from dataclasses import dataclass
+
+from headrace.core.layout import ALIGN, aligned
+from headrace.core.sparse import PAGE
 
 _WORTH_IT = 16
 """Free blocks are put together again when this part of all addresses was freed since the last time."""
+_LOST = 32
+"""Of a slab, so small a part may be lost at its end."""
+_LONGEST = 16
+"""Pages of a slab, at most."""
+
+
+@dataclass(eq=False)
+class _Slab:
+    """Some pages for small blocks of one size."""
+
+    size: int
+    nbytes: int
+    free: list[int]
 
 
 class Space:
     """Blocks of a range of ``span`` bytes of addresses, which cost nothing until something is written there.
 
+    The machine gives out memory in pages, so blocks are whole pages and have none in common. Those smaller than a
+    page come from slabs: a few pages that blocks of one size share, and that are free again when all of these are. So
+    what is counted is what the machine holds.
+
     Blocks of one size are used again by others of that size; so giving one out is nearly always taking it from a
     list. Only when no address is left that was never given out are free blocks put together and cut anew.
     """
 
-    def __init__(self, span: int, align: int = 64) -> None:
-        if align < 1 or align & (align - 1):
-            raise ValueError(f"align={align} is not a power of two")
+    def __init__(self, span: int, page: int = PAGE) -> None:
+        if page < ALIGN or page & (page - 1):
+            raise ValueError(f"pages of {page} bytes")
         if span < 0:
             raise ValueError(f"a span of {span} bytes")
-        self.span = span & -align
+        self.span = span & -page
+        self.page = page
         self.cuts = 0
         """How often free blocks were put together: the ends of free blocks known before do not hold any more."""
-        self._align = align
-        self._blocks: dict[int, int] = {}  # offset -> bytes
+        self.idle = 0
+        """Bytes that slabs hold beyond what their blocks in use count for."""
+        self._blocks: dict[int, int] = {}  # offset -> bytes, of those of whole pages
+        self._packed: dict[int, int] = {}  # offset -> where its slab begins
+        self._slabs: dict[int, _Slab] = {}
+        self._partial: defaultdict[int, dict[int, None]] = defaultdict(dict)
+        """By size of their blocks: the slabs that have free ones."""
+        self._unused: defaultdict[int, int] = defaultdict(int)
+        """By size: how many free ones there are in slabs."""
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # bytes -> offsets
         self._uncut = [(self.span, 0)] if self.span else []
         """Ranges from which blocks of any size are cut: (bytes, offset), the smallest first."""
@@ -35,21 +65,50 @@ class Space:
 
     def __len__(self) -> int:
         """How many blocks there are."""
-        return len(self._blocks)
+        return len(self._blocks) + len(self._packed)
 
     def __contains__(self, offset: int) -> bool:
         """Whether a block that is in use begins there."""
-        return offset in self._blocks
+        return offset in self._blocks or offset in self._packed
 
     def size_of(self, offset: int) -> int:
         """The bytes of the block at ``offset``: at least what was asked for."""
-        return self._blocks[offset]
+        slab = self._packed.get(offset)
+        return self._blocks[offset] if slab is None else self._slabs[slab].size
 
-    def take(self, nbytes: int, count: int = 1) -> list[int]:
-        """The offsets of ``count`` new blocks of at least ``nbytes``; of fewer, if there are no more of that size."""
+    def is_slab(self, offset: int) -> bool:
+        """Whether a slab begins there."""
+        return offset in self._slabs
+
+    def packs(self, nbytes: int) -> bool:
+        """Whether blocks of ``nbytes`` lie in slabs."""
+        return aligned(nbytes) < self.page
+
+    def share(self, nbytes: int) -> int:
+        """The memory that a block of ``nbytes`` in a slab counts for."""
+        whole, count = _slab_for(aligned(nbytes), self.page)
+        return whole // count
+
+    def cost(self, nbytes: int, count: int = 1) -> int:
+        """The memory that ``count`` more blocks in slabs would take beyond what slabs hold already."""
+        size = aligned(nbytes)
+        whole, each = _slab_for(size, self.page)
+        return max(0, -(-(count - self._unused[size]) // each)) * whole
+
+    def unused(self, nbytes: int) -> int:
+        """How many free blocks for ``nbytes`` there are in slabs."""
+        return self._unused[aligned(nbytes)]
+
+    def take(self, nbytes: int, count: int = 1, most: int | None = None) -> list[int]:
+        """The offsets of ``count`` new blocks of at least ``nbytes``; of fewer, if there are no more of that size.
+
+        ``most``: bytes that slabs may take beyond what they hold already.
+        """
         if nbytes < 1:
             raise ValueError(f"a block of {nbytes} bytes")
-        size = (nbytes + self._align - 1) & -self._align
+        if self.packs(nbytes):
+            return self._take_packed(aligned(nbytes), count, self.span if most is None else most)
+        size = aligned(nbytes, self.page)
         same = self._free[size]
         found = same[-count:] if count else []
         del same[len(same) - len(found) :]
@@ -59,9 +118,47 @@ class Space:
             self._blocks[offset] = size
         return found
 
+    def _take_packed(self, size: int, count: int, most: int) -> list[int]:
+        partial = self._partial[size]
+        found: list[int] = []
+        while len(found) < count:
+            if not partial:
+                nbytes = self._add_slab(size, most)
+                if not nbytes:
+                    break
+                most -= nbytes
+            start = next(reversed(partial))
+            free = self._slabs[start].free
+            some = free[-(count - len(found)) :][::-1]
+            del free[len(free) - len(some) :]
+            if not free:
+                del partial[start]
+            self._packed.update(dict.fromkeys(some, start))
+            found += some
+        self._unused[size] -= len(found)
+        self.idle -= len(found) * self.share(size)
+        return found
+
+    def _add_slab(self, size: int, most: int) -> int:
+        """A new slab for blocks of a size, a short one where there is little room; its bytes, if there is any."""
+        nbytes = min(_slab_for(size, self.page)[0], most & -self.page)
+        made = self.take(nbytes) if nbytes > 0 else []
+        if not made:
+            return 0
+        (start,) = made
+        del self._blocks[start]
+        count = nbytes // size
+        self._slabs[start] = _Slab(size, nbytes, [start + at * size for at in reversed(range(count))])
+        self._partial[size][start] = None
+        self._unused[size] += count
+        self.idle += nbytes
+        return nbytes
+
     def shrink(self, offset: int, nbytes: int) -> None:
-        """Of a block, only the first ``nbytes`` are needed."""
-        size = (nbytes + self._align - 1) & -self._align
+        """Of a block, only the first ``nbytes`` are needed. (Of one in a slab, all stay.)"""
+        if offset in self._packed:
+            return
+        size = aligned(nbytes, self.page)
         whole = self._blocks[offset]
         if size < whole:
             self._blocks[offset] = size
@@ -70,12 +167,39 @@ class Space:
     def free(self, offsets: Iterable[int]) -> None:
         """The blocks at ``offsets`` are no longer used."""
         for offset in offsets:
+            start = self._packed.pop(offset, None)
+            if start is not None:
+                self._free_packed(offset, start)
+                continue
             size = self._blocks.pop(offset)
             self._free[size].append(offset)
             self._freed += size
 
+    def _free_packed(self, offset: int, start: int) -> None:
+        slab = self._slabs[start]
+        each = slab.nbytes // slab.size
+        slab.free.append(offset)
+        self._unused[slab.size] += 1
+        self.idle += self.share(slab.size)
+        if len(slab.free) < each:
+            self._partial[slab.size][start] = None
+            return
+        self._partial[slab.size].pop(start, None)
+        del self._slabs[start]
+        self._unused[slab.size] -= each
+        self.idle -= slab.nbytes
+        self._free[slab.nbytes].append(start)
+        self._freed += slab.nbytes
+
+    def mates(self, offset: int) -> list[int]:
+        """The blocks in use in the slab of one, itself included: its memory is free when all of them are."""
+        start = self._packed[offset]
+        slab = self._slabs[start]
+        places = range(start, start + slab.nbytes - slab.size + 1, slab.size)
+        return [place for place in places if place in self._packed]
+
     def free_blocks(self) -> list[tuple[int, int]]:
-        """Where the blocks that were given out and are free now begin and end."""
+        """Where the pages that were given out and are free now begin and end."""
         return [(offset, offset + size) for size, offsets in self._free.items() for offset in offsets]
 
     def _cut(self, size: int) -> int | None:
@@ -99,10 +223,27 @@ class Space:
         self._freed = 0
         self._uncut = []
         end = 0
-        for offset, size in sorted(self._blocks.items()):
+        slabs = ((start, slab.nbytes) for start, slab in self._slabs.items())
+        for offset, size in sorted([*self._blocks.items(), *slabs]):
             if end < offset:
                 self._uncut.append((offset - end, end))
             end = offset + size
         if end < self.span:
             self._uncut.append((self.span - end, end))
         self._uncut.sort()
+
+
+@functools.cache
+def _slab_for(size: int, page: int) -> tuple[int, int]:
+    """Bytes of a slab for blocks of ``size``, and how many it has: few pages, of which little is lost."""
+    least = -(-size // page)
+    best = (least * page, least * page // size)
+    for pages in range(least, _LONGEST + 1):
+        whole = pages * page
+        count = whole // size
+        lost = whole - count * size
+        if lost * _LOST <= whole:
+            return whole, count
+        if lost * best[0] < (best[0] - best[1] * size) * whole:
+            best = whole, count
+    return best

@@ -22,6 +22,7 @@ from headrace.recipes.image.rowspec import (
     STATUS_NO_MEMORY,
     STATUS_NOT_NATIVE,
     STATUS_TOO_LARGE,
+    STATUS_TOO_MANY_SCANS,
     STATUS_TRUNCATED,
     Blob,
     RowSpec,
@@ -51,7 +52,10 @@ def _decode(blob: Blob, channels: int, scale: int, max_pixels: int) -> NDArray[n
     try:
         return formats.decode_jpeg(blob, header, channels, scale=scale, max_pixels=max_pixels)
     except ValueError as error:
-        raise _Failed(STATUS_TRUNCATED if str(error).startswith("truncated") else STATUS_LIBJPEG) from error
+        text = str(error)
+        if text.startswith("truncated"):
+            raise _Failed(STATUS_TRUNCATED) from error
+        raise _Failed(STATUS_TOO_MANY_SCANS if text.endswith("scans") else STATUS_LIBJPEG) from error
     except MemoryError:
         raise _Failed(STATUS_NO_MEMORY) from None
 

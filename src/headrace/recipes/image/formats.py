@@ -1,7 +1,7 @@
 """Images of any format into arrays, in Python: what the kernels do not take, and what they fall back to.
 
-JPEG goes through simplejpeg, the rest through OpenCV; Pillow is used where it is installed for what those two
-cannot read (CMYK JPEG with its Adobe inversion, rarer formats).
+JPEG goes through simplejpeg, the rest through OpenCV; Pillow is used for what those two cannot read (damaged JPEG,
+CMYK JPEG with its Adobe inversion, rarer formats). What a header claims is checked before anything is decoded.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 
+from headrace.recipes.image.claims import claimed_sizes, is_png, is_webp
 from headrace.recipes.image.opencv import cv2
 from headrace.recipes.image.rowspec import MAX_PIXELS, Blob
 
@@ -25,6 +26,11 @@ TRANSPOSES = (5, 6, 7, 8)
 
 _NATIVE_FRAMES = (0xC0, 0xC1, 0xC2, 0xC9, 0xCA)
 _NOT_FRAMES = (0xC4, 0xC8, 0xCC)
+MOST_SCANS = 500
+"""A small file can ask for any number of passes over a large image."""
+_PILLOW = ["AVIF", "BMP", "DDS", "DIB", "GIF", "JPEG", "JPEG2000", "PCX", "PNG", "PPM", "PSD", "QOI", "SGI"]
+_PILLOW += ["SUN", "TGA", "TIFF", "WEBP", "XBM"]
+"""Formats whose header, as Pillow reads it, is what will be decoded; not so containers of other images."""
 
 
 class Header(NamedTuple):
@@ -37,6 +43,10 @@ class Header(NamedTuple):
     components: int
     scan: int
     """Where the first scan starts; 0 when there is none."""
+    least: int = 0
+    """Bytes from there on without which no such image can be."""
+    claims: tuple[int, int] = (0, 0)
+    """Width and height as stored, of every kind; of several frames, the largest."""
 
 
 def tiff_orientation(tiff: memoryview) -> int:
@@ -57,11 +67,21 @@ def tiff_orientation(tiff: memoryview) -> int:
     return 0
 
 
+def _least_bytes(marker: int, width: int, height: int, components: bytes) -> int:
+    """See ``read_samplings`` in ``header.c``."""
+    samplings = [(each >> 4, each & 15) for each in components[1::3]]
+    max_h = max([1, *(h for h, _ in samplings)])
+    max_v = max([1, *(v for _, v in samplings)])
+    blocks = sum(-(-width * h // (8 * max_h)) * -(-height * v // (8 * max_v)) for h, v in samplings)
+    return blocks // (512 if marker >= 0xC9 else 8 if marker == 0xC2 else 4)
+
+
 def jpeg_header(blob: Blob) -> Header:
     """Read the markers of a JPEG up to its first scan; anything else is of kind 1."""
     data = memoryview(blob).cast("B")
     size, at, orientation, frames, scan = len(data), 2, 0, 0, 0
-    kind, width, height, components = 1, 0, 0, 0
+    kind, width, height, components, least = 1, 0, 0, 0, 0
+    claims = (0, 0)
     if size < 4 or data[0] != 0xFF or data[1] != 0xD8:
         return Header(1, 0, 0, 1, 0, 0)
     while size - at >= 4:
@@ -85,15 +105,17 @@ def jpeg_header(blob: Blob) -> Header:
             precision, height, width, components = struct.unpack_from(">BHHB", body)
             takes = marker in _NATIVE_FRAMES and precision == 8 and components in (1, 3)
             kind = int(not (takes and width and height))
+            least = _least_bytes(marker, width, height, bytes(body[6 : 6 + 3 * components]))
+            claims = max(claims, (width, height), key=lambda side: side[0] * side[1])
             frames += 1
         elif marker == 0xE1 and not orientation and bytes(body[:6]) == b"Exif\0\0":
             orientation = tiff_orientation(body[6:])
         at += 2 + length
     if kind or frames != 1:
-        return Header(1, 0, 0, orientation or 1, 0, scan)
+        return Header(1, 0, 0, orientation or 1, 0, scan, least, claims)
     if orientation in TRANSPOSES:
         width, height = height, width
-    return Header(0, width, height, orientation or 1, components, scan)
+    return Header(0, width, height, orientation or 1, components, scan, least, claims)
 
 
 def _riff_chunk(data: memoryview, name: bytes) -> memoryview | None:
@@ -116,47 +138,16 @@ def _png_chunk(data: memoryview, name: bytes) -> memoryview | None:
     return None
 
 
-def _is_webp(data: memoryview) -> bool:
-    return bytes(data[:4]) == b"RIFF" and bytes(data[8:12]) == b"WEBP"
-
-
-def _is_png(data: memoryview) -> bool:
-    return bytes(data[:8]) == b"\x89PNG\r\n\x1a\n"
-
-
 def _orientation(data: memoryview) -> int:
     """The orientation that formats other than JPEG carry. (OpenCV turns TIFF itself.)"""
     exif = None
-    if _is_png(data):
+    if is_png(data):
         exif = _png_chunk(data, b"eXIf")
-    elif _is_webp(data):
+    elif is_webp(data):
         exif = _riff_chunk(data, b"EXIF")
         if exif is not None and bytes(exif[:6]) == b"Exif\0\0":
             exif = exif[6:]
     return (tiff_orientation(exif) if exif is not None else 0) or 1
-
-
-def _claimed_size(data: memoryview) -> tuple[int, int] | None:
-    """Width and height as the header claims, where that is easy to read: to refuse before decoding."""
-    if _is_png(data) and len(data) >= 24:
-        width, height = struct.unpack_from(">II", data, 16)
-        return width, height
-    if bytes(data[:3]) == b"GIF" and len(data) >= 10:
-        width, height = struct.unpack_from("<HH", data, 6)
-        return width, height
-    if bytes(data[:2]) == b"BM" and len(data) >= 26:
-        width, height = struct.unpack_from("<ii", data, 18)
-        return abs(width), abs(height)
-    if _is_webp(data) and len(data) >= 30:
-        kind = bytes(data[12:16])
-        if kind == b"VP8X":
-            return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
-        if kind == b"VP8L":
-            bits = int.from_bytes(data[21:25], "little")
-            return 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
-        width, height = struct.unpack_from("<HH", data, 26)
-        return width & 0x3FFF, height & 0x3FFF
-    return None
 
 
 def check_size(width: int, height: int, max_pixels: int) -> None:
@@ -165,6 +156,29 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
         raise ValueError(
             f"image of {width}x{height} pixels is over the limit of {max_pixels} pixels; raise max_pixels="
         )
+
+
+def check_plausible(data: bytes, header: Header) -> None:
+    """Refuse a JPEG that cannot hold what it claims, before memory is taken, or that has too many scans."""
+    if header.scan and len(data) - header.scan < header.least:
+        raise ValueError("truncated JPEG: it is shorter than any image of its size")
+    if data.count(b"\xff\xda", header.scan) > MOST_SCANS:
+        raise ValueError(f"broken JPEG: it has more than {MOST_SCANS} scans")
+
+
+def _reaches_end(data: bytes, at: int) -> bool:
+    """Whether the end marker is reached from the first scan on, over scans and segments between: ``find_end``."""
+    while (at := data.find(b"\xff", at)) >= 0 and at + 1 < len(data):
+        marker = data[at + 1]
+        if marker == 0xD9:
+            return True
+        if marker == 0xFF:
+            at += 1
+        elif marker in (0x00, 0x01) or 0xD0 <= marker <= 0xD8:
+            at += 2
+        else:
+            at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return False
 
 
 def oriented(image: NDArray[Any], orientation: int) -> NDArray[Any]:
@@ -178,16 +192,13 @@ def oriented(image: NDArray[Any], orientation: int) -> NDArray[Any]:
     return np.ascontiguousarray(image)
 
 
-def _rare_sampling(data: bytes, channels: int, scale: int) -> NDArray[np.uint8] | None:
-    """OpenCV decodes chroma samplings that simplejpeg does not know."""
-    colour = {1: cv2.IMREAD_COLOR, 2: cv2.IMREAD_REDUCED_COLOR_2, 4: cv2.IMREAD_REDUCED_COLOR_4}
-    grey = {1: cv2.IMREAD_GRAYSCALE, 2: cv2.IMREAD_REDUCED_GRAYSCALE_2, 4: cv2.IMREAD_REDUCED_GRAYSCALE_4}
-    eighth = cv2.IMREAD_REDUCED_COLOR_8 if channels == 3 else cv2.IMREAD_REDUCED_GRAYSCALE_8
-    flag = (colour if channels == 3 else grey).get(scale, eighth)
-    image = cv2.imdecode(np.frombuffer(data, np.uint8), flag | cv2.IMREAD_IGNORE_ORIENTATION)
-    if image is None:
-        return None
-    return np.asarray(image[:, :, ::-1] if channels == 3 else image)
+def _by_pillow(data: bytes, mode: str, width: int, height: int, scale: int) -> NDArray[np.uint8]:
+    """What libjpeg makes of a JPEG that simplejpeg objects to: only errors fail, not warnings."""
+    from PIL import Image
+
+    size = (-(-width // scale), -(-height // scale))
+    image = Image.frombytes(mode, size, data, "jpeg", mode, "", scale, 0)
+    return np.asarray(image)
 
 
 def decode_jpeg(
@@ -206,31 +217,29 @@ def decode_jpeg(
     if scale > 1:
         options.update(min_height=-(-height // scale), min_width=-(-width // scale), min_factor=scale)
     data = bytes(blob)
+    check_plausible(data, header)
     try:
         image = simplejpeg.decode_jpeg(data, strict=True, **options)
     except ValueError as error:
-        if "premature end of jpeg" in str(error).lower() or data.rfind(b"\xff\xd9", header.scan or 2) < 0:
+        if not _reaches_end(data, header.scan or 2):
             raise ValueError(f"truncated JPEG: {error}") from error
-        try:  # the rest of what strict objects to are warnings, or fail again
-            image = simplejpeg.decode_jpeg(data, strict=False, **options)
+        try:  # it may be a warning only, or a sampling that simplejpeg does not know
+            image = _by_pillow(data, "RGB" if channels == 3 else "L", width, height, scale)
         except ValueError as fatal:
-            other = _rare_sampling(data, channels, scale) if "subsampling" in str(fatal) else None
-            if other is None:
-                raise ValueError(f"broken JPEG: {fatal}") from fatal
-            image = other
+            if "not enough" in str(fatal):
+                raise ValueError(f"truncated JPEG: {error}") from error
+            raise ValueError(f"broken JPEG: {error}") from error
     if image.ndim == 2:
         image = image[:, :, None]
     return oriented(image, header.orientation)
 
 
 def _with_pillow(data: memoryview, max_pixels: int) -> NDArray[Any] | None:
-    """What Pillow makes of it, in the channel order of OpenCV; None where it is not installed or fails."""
+    """What Pillow makes of it, in the channel order of OpenCV; None where it fails."""
+    from PIL import Image, ImageOps
+
     try:
-        from PIL import Image, ImageOps
-    except ImportError:
-        return None
-    try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(data), formats=_PILLOW) as image:
             check_size(image.width, image.height, max_pixels)
             image.load()
             turned = ImageOps.exif_transpose(image)
@@ -245,32 +254,35 @@ def _with_pillow(data: memoryview, max_pixels: int) -> NDArray[Any] | None:
 
 def _read(data: memoryview, max_pixels: int) -> NDArray[Any]:
     """Any format as OpenCV returns it: (h, w) or (h, w, BGR or BGRA), any depth, turned as shown."""
-    claimed = _claimed_size(data)
-    if claimed:
-        check_size(*claimed, max_pixels)
     start = bytes(data[:8])
-    if _is_png(data) and _png_chunk(data, b"IEND") is None:
-        raise ValueError("truncated PNG: it has no end")
-    if _is_webp(data) and int.from_bytes(data[4:8], "little") + 8 > len(data):
-        raise ValueError("truncated WebP: it is shorter than its header says")
     if start[:2] == b"\xff\xd8":
-        # OpenCV reads CMYK without regard to profiles or inversion; Pillow first
+        # of several kinds OpenCV reads few, and CMYK without regard to profiles or inversion; so Pillow alone
+        header = jpeg_header(data)
+        check_size(*header.claims, max_pixels)
+        check_plausible(bytes(data), header)
+        if not _reaches_end(bytes(data), header.scan or 2):
+            raise ValueError("truncated JPEG: it has no end")
         image = _with_pillow(data, max_pixels)
+        if image is None:
+            raise ValueError("truncated JPEG: it ends before its pixels, or it is broken")
+        return image
+    known = claimed_sizes(data)
+    for width, height in known:
+        check_size(width, height, max_pixels)
+    if is_png(data) and _png_chunk(data, b"IEND") is None:
+        raise ValueError("truncated PNG: it has no end")
+    if is_webp(data) and int.from_bytes(data[4:8], "little") + 8 > len(data):
+        raise ValueError("truncated WebP: it is shorter than its header says")
+    if known:
+        try:
+            image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED)
+        except cv2.error:
+            image = None
         if image is not None:
-            return image
-    try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_UNCHANGED) if len(data) else None
-    except cv2.error:
-        image = None
-    if image is not None:
-        if start[:2] == b"\xff\xd8":
-            return oriented(image, jpeg_header(data).orientation)
-        return oriented(image, _orientation(data))
+            return oriented(image, _orientation(data))
     image = _with_pillow(data, max_pixels)
     if image is not None:
         return image
-    if start[:2] == b"\xff\xd8":
-        raise ValueError("truncated JPEG: it ends before its pixels, or it is broken")
     if not len(data):
         raise ValueError("not an image: it is empty")
     raise ValueError(f"not an image: unknown format or broken (starts with {start!r})")

@@ -45,6 +45,28 @@ static int is_frame(unsigned marker) {
 /* Baseline, extended and progressive, with Huffman or arithmetic coding. */
 static int is_native_frame(unsigned marker) { return marker <= 0xc2 || marker == 0xc9 || marker == 0xca; }
 
+static size_t parts(size_t whole, size_t part) { return (whole + part - 1) / part; }
+
+/* The samplings of a frame's components, and so the number of blocks. Each takes a code of a bit or more, and one
+ * more at least where all of its coefficients are in one scan. Arithmetic coding has no such bound; a bit for 64
+ * blocks is far below what photographs take. A file that has less claims what it does not hold, to get memory. */
+static void read_samplings(const uint8_t *p, size_t length, unsigned marker, Header *header) {
+    size_t components = p[5], max_h = 1, max_v = 1, blocks = 0;
+    if (components > (length - 6) / 3) components = (length - 6) / 3;
+    for (size_t i = 0; i < components; i++) {
+        size_t h = p[7 + 3 * i] >> 4, v = p[7 + 3 * i] & 15;
+        if (h > max_h) max_h = h;
+        if (v > max_v) max_v = v;
+    }
+    for (size_t i = 0; i < components; i++) {
+        size_t h = p[7 + 3 * i] >> 4, v = p[7 + 3 * i] & 15;
+        blocks += parts((size_t)header->stored_width * h, 8 * max_h) *
+                  parts((size_t)header->stored_height * v, 8 * max_v);
+    }
+    header->max_h = (int)max_h;
+    header->least = marker >= 0xc9 ? blocks / 512 : marker == 0xc2 ? blocks / 8 : blocks / 4;
+}
+
 void header_read(const uint8_t *bytes, size_t size, Header *header) {
     enum { SOS = 0xda, EOI = 0xd9, APP1 = 0xe1, RST0 = 0xd0, SOI = 0xd8, TEM = 0x01 };
     memset(header, 0, sizeof *header);
@@ -83,9 +105,7 @@ void header_read(const uint8_t *bytes, size_t size, Header *header) {
             header->kind = !(is_native_frame(marker) && p[0] == 8 && (p[5] == 1 || p[5] == 3) &&
                              header->stored_width > 0 && header->stored_height > 0);
             header->progressive = marker == 0xc2 || marker == 0xca;
-            header->max_h = 1;
-            for (size_t i = 0; i < p[5] && 8 + 3 * i + 3 <= length; i++)
-                if (p[7 + 3 * i] >> 4 > header->max_h) header->max_h = p[7 + 3 * i] >> 4;
+            read_samplings(p, length - 2, marker, header);
             frames++;
         } else if (marker == APP1 && orientation == 0) {
             orientation = exif_orientation(p, length - 2);

@@ -84,7 +84,7 @@ struct Decoder {
     const Library *lib;
     jmp_buf escape;
     int status;
-    int complete; /* the end marker stands where it should */
+    int simple;   /* nothing can fail after the rows that are wanted */
     int ran_out;  /* the library asked for bytes after the last one */
     int next;     /* the row that comes next from the library */
     int from, x0; /* columns: where decoded rows start, and where the region does */
@@ -138,13 +138,6 @@ static void watch_scans(JpegInfo *info) {
     if (d->info.input_scan_number > MOST_SCANS) fail_with(d, STATUS_TOO_MANY_SCANS);
 }
 
-/* Apart from decoder_new, as setjmp makes its caller's variables unsure. */
-static int create(Decoder *d) {
-    if (setjmp(d->escape)) return -1; /* the library was built for another struct; nothing is allocated */
-    d->lib->call.create(&d->info, d->lib->version, d->lib->size);
-    return 0;
-}
-
 Decoder *decoder_new(void) {
     if (current == NULL) return NULL;
     Decoder *d = calloc(1, sizeof *d);
@@ -154,40 +147,46 @@ Decoder *decoder_new(void) {
     d->errors.error_exit = fail;
     d->errors.emit_message = ignore_message;
     d->errors.output_message = ignore_output;
-    if (create(d) < 0) {
-        free(d);
-        return NULL;
-    }
     d->source.init_source = source_nothing;
     d->source.fill_input_buffer = source_fill;
     d->source.skip_input_data = source_skip;
     d->source.resync_to_restart = d->lib->call.resync;
     d->source.term_source = source_nothing;
     d->progress.progress_monitor = watch_scans;
-    d->info.src = &d->source;
-    d->info.progress = &d->progress;
     return d;
 }
 
 void decoder_free(Decoder *d) {
     if (d == NULL) return;
-    d->lib->call.destroy(&d->info);
     free(d->row_buffer.data);
     free(d);
 }
 
 const char *decoder_message(const Decoder *d) { return d->message; }
 
-/* Whether the end marker is where a complete file has it (some garbage after it is common). Only then may
- * rows be left undecoded: a file cut short must fail whichever rows are wanted. */
-static int looks_complete(const uint8_t *bytes, size_t size, size_t scan) {
-    enum { TAIL = 2048 };
-    size_t from = size > TAIL ? size - TAIL : 0;
-    if (scan == 0) return 0;
-    if (from < scan) from = scan;
-    for (size_t i = size; i >= from + 2; i--)
-        if (bytes[i - 2] == 0xff && bytes[i - 1] == JPEG_END) return 1;
-    return 0;
+/* Follows scans, and segments between them, from the first scan to the end marker. */
+typedef enum { ENDS_NEVER, ENDS_LATER, ENDS_AFTER_SCAN } Ending;
+
+static Ending find_end(const uint8_t *bytes, size_t size, size_t scan) {
+    size_t at = scan ? scan : 2, segments = 0;
+    while (at + 1 < size) {
+        const uint8_t *found = memchr(bytes + at, 0xff, size - at - 1);
+        if (found == NULL) break;
+        at = (size_t)(found - bytes);
+        unsigned marker = found[1];
+        if (marker == JPEG_END) return segments <= 1 ? ENDS_AFTER_SCAN : ENDS_LATER;
+        if (marker == 0xff) {
+            at++;
+        } else if (marker <= 1 || (marker >= 0xd0 && marker <= 0xd7)) {
+            at += 2;
+        } else {
+            int bare = marker == 0xd8; /* the start of another image */
+            if (!bare && size - at < 4) break;
+            at += 2 + (bare ? 0 : (size_t)(found[2] << 8 | found[3]));
+            segments++; /* the scan's own header is the first */
+        }
+    }
+    return ENDS_NEVER;
 }
 
 /* Chroma is upsampled from its neighbours, and unfinished progressive files are smoothed from neighbouring
@@ -229,7 +228,7 @@ static void set_up(Decoder *d, const Header *header, const Region *region) {
     /* room for the widest row, and for kernels that read a window past the last pixel */
     d->row = buffer_need(&d->row_buffer, (size_t)info->output_width * (size_t)region->channels + 2 * WINDOW);
     if (d->row == NULL) fail_with(d, STATUS_NO_MEMORY);
-    if (!d->complete) return;
+    if (!d->simple) return;
     crop_columns(d, header, region);
     if (region->y0 > 0) d->next = (int)d->lib->call.skip(info, (unsigned)region->y0);
 }
@@ -262,22 +261,30 @@ size_t decoder_row_bytes(const Decoder *d) {
 
 int decoder_run(Decoder *d, const uint8_t *bytes, size_t size, const Header *header, const Region *region,
                 DecodeBody body, void *context) {
-    d->complete = looks_complete(bytes, size, header->scan);
+    d->message[0] = 0;
+    Ending ending = find_end(bytes, size, header->scan);
+    if (ending == ENDS_NEVER) return STATUS_TRUNCATED;
+    /* All scans of a progressive image are read before its first row, and where the end follows the only scan,
+     * nothing can fail after it. Otherwise all is read: a verdict must not depend on the rows that are wanted. */
+    d->simple = header->progressive || ending == ENDS_AFTER_SCAN;
     d->status = STATUS_OK;
     d->ran_out = 0;
-    d->message[0] = 0;
     d->source.next_input_byte = bytes;
     d->source.bytes_in_buffer = size;
     if (setjmp(d->escape) == 0) {
+        /* A new one for every image (a microsecond): the tables of the last would serve one that lacks its own. */
+        d->lib->call.create(&d->info, d->lib->version, d->lib->size);
+        d->info.src = &d->source;
+        d->info.progress = &d->progress;
         set_up(d, header, region);
         while (d->next < region->y0) read_row(d, d->row);
         body(context, d);
-        if (!d->complete) {
+        if (!d->simple) {
             while (d->info.output_scanline < d->info.output_height) read_row(d, d->row);
             d->lib->call.finish(&d->info);
         }
     }
     if (d->ran_out && d->status != STATUS_TOO_MANY_SCANS) d->status = STATUS_TRUNCATED;
-    d->lib->call.abort(&d->info);
+    d->lib->call.destroy(&d->info);
     return d->status;
 }

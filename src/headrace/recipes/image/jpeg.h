@@ -27,6 +27,7 @@ typedef struct {
     int stored_width, stored_height;
     int progressive, max_h; /* horizontal sampling of the component that has most */
     size_t scan;            /* where the first scan starts; 0: no scan was found */
+    size_t least;           /* bytes from there on without which no such image can be */
 } Header;
 
 /* Reads markers up to the first scan; touches nothing outside of the bytes. */
@@ -48,7 +49,7 @@ int library_version(void);
 
 typedef struct Decoder Decoder;
 
-/* NULL when no library is loaded, it refuses our struct, or there is no memory. */
+/* NULL when no library is loaded, or there is no memory. */
 Decoder *decoder_new(void);
 void decoder_free(Decoder *decoder);
 /* libjpeg's words for the last failure. */

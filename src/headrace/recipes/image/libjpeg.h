@@ -95,7 +95,6 @@ typedef struct {
     void (*crop)(JpegInfo *, unsigned *x, unsigned *width);
     unsigned (*skip)(JpegInfo *, unsigned rows);
     int (*finish)(JpegInfo *);
-    void (*abort)(JpegInfo *);
     void (*destroy)(JpegInfo *);
     int (*resync)(JpegInfo *, int desired);
 } JpegCalls;
@@ -103,6 +102,6 @@ typedef struct {
 #define LIBJPEG_CALLS                                                                                        \
     "jpeg_std_error", "jpeg_CreateDecompress", "jpeg_read_header", "jpeg_start_decompress",                  \
         "jpeg_read_scanlines", "jpeg_crop_scanline", "jpeg_skip_scanlines", "jpeg_finish_decompress",        \
-        "jpeg_abort_decompress", "jpeg_destroy_decompress", "jpeg_resync_to_restart"
+        "jpeg_destroy_decompress", "jpeg_resync_to_restart"
 
 #endif

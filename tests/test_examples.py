@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import os
 import re
+import runpy
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ import pytest
 import headrace
 from headrace import measure
 from headrace.host import control
+from headrace.host.workers import Workers
 
 REPO = Path(__file__).resolve().parent.parent
 EXAMPLES = REPO / "examples"
@@ -175,9 +177,9 @@ def private_host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         control.stop()
 
 
-def run_blocks(document: Path, pictures: Path) -> set[str]:
+def run_blocks(document: Path, pictures: Path, name: str = "__main__") -> set[str]:
     """Run a document's Python blocks, one after the other as a reader does; packages that some of them lack."""
-    namespace: dict[str, object] = {"__name__": "__main__"}
+    namespace: dict[str, object] = {"__name__": name}
     lacking: set[str] = set()
     for line, block in python_blocks(document.read_text()):
         code = block.replace("/data/train", str(pictures))
@@ -203,6 +205,31 @@ def test_python_blocks_run(document: Path, pictures: Path) -> None:
     lacking = run_blocks(document, pictures)
     if lacking:
         pytest.skip(f"some blocks need {', '.join(sorted(lacking))}")
+
+
+@pytest.fixture
+def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object) -> None:
+        raise AssertionError("a worker that imports this would start workers: it needs a main guard")
+
+    monkeypatch.setattr(Workers, "start", start)
+
+
+@pytest.mark.usefixtures("private_host", "reader", "no_workers")
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
+def test_workers_can_import_python_blocks(document: Path, pictures: Path) -> None:
+    """As those of the start methods spawn and forkserver do."""
+    run_blocks(document, pictures, "__mp_main__")
+
+
+@pytest.mark.usefixtures("no_workers")
+@pytest.mark.parametrize("name", ["00_demo", *sorted(PRINTS)])
+def test_workers_can_import_examples(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__mp_main__")
+    assert not capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("private_host", "reader")

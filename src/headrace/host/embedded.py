@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import ATTEMPTS, Batch, Coordinator
-from headrace.coordinate.messages import FILLED, Failed, Order, OrderDone, Run, Threads
+from headrace.coordinate.messages import FILLED, Failed, Order, OrderDone, Ready, Run, Threads
 from headrace.core.errors import OutOfSharedMemory, WorkerDied
 from headrace.engine.board import CAPACITY, Board
 from headrace.engine.worker import Task, rebuild
@@ -200,6 +200,8 @@ class ProcessHost(BaseHost):
                 if self.on_done is not None:
                     self.on_done(worker.id, event)
                 self._finish(event)
+            elif isinstance(event, Ready):
+                worker.ready = True
             elif isinstance(event, Failed):
                 error = rebuild(event.error)
                 self.close()
@@ -228,6 +230,10 @@ class ProcessHost(BaseHost):
         self._workers.bury(worker)
         how = worker.how_it_ended()
         self.totals.restarts += 1
+        why = worker.why_it_never_began(self._workers.method)
+        if why:
+            self.close()
+            raise WorkerDied(f"DataLoader worker exited unexpectedly: {why}")
         if self._pinned is not None:
             self.close()
             raise WorkerDied(

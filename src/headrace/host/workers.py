@@ -16,12 +16,25 @@ from typing import Any
 
 from headrace.cache.arena import Arena
 from headrace.coordinate.messages import Command, Event, Stop, decode_event, encoder
-from headrace.core.errors import ProtocolError
+from headrace.core.errors import ProtocolError, WorkerDied
 from headrace.engine import wire
 from headrace.engine.board import Board
 from headrace.engine.link import Link
 from headrace.engine.worker import Portable, Task, socket_pair, worker_main
 from headrace.host.client import SharedClient
+
+_NAME = "headrace-worker-"
+_UNGUARDED = 113
+"""How a process ends that was to be a worker and found out that it would start workers itself."""
+GUARD = (
+    "Each worker imports the script that runs, because multiprocessing's start method is {method!r}, and the script "
+    "iterates its loader as soon as it is imported. Put what it does into the main guard:\n\n"
+    '    if __name__ == "__main__":\n'
+    "        for batch in loader:\n"
+    "            ...\n\n"
+    'or pass multiprocessing_context="fork" to the loader.'
+)
+"""What to do about a script that cannot be imported."""
 
 _processes: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -45,6 +58,21 @@ class Worker:
     sock: socket.socket
     pidfd: int
     pid: int
+    ready: bool = False
+    """Whether it said that it works."""
+
+    def why_it_never_began(self, method: str) -> str:
+        """For one that ended by itself before it was ready: why the next one would end like it; else empty."""
+        code = self.process.exitcode
+        if self.ready or code is None or code <= 0 or method == "fork":
+            return ""
+        if code == _UNGUARDED:
+            return GUARD.format(method=method)
+        return (
+            f"{self.how_it_ended()} while it was starting; what it printed says why. Under the start method "
+            f"{method!r}, a worker first imports the script that runs, which has to be a file with a main guard, and "
+            "what the loader was given."
+        )
 
     def how_it_ended(self) -> str:
         """How the process ended, for people."""
@@ -78,26 +106,36 @@ class Workers:
         self._buffer = memoryview(bytearray(wire.INLINE))
         """For messages: to make one so large for each of them would cost more than all the rest."""
 
+    @property
+    def method(self) -> str:
+        """How processes are started."""
+        return str(self._context.get_start_method())
+
     def start(self, worker_id: int) -> Worker:
         """Start one worker process."""
+        method = self.method
+        _check_guard(method)
         ours, theirs = socket_pair()
         link = Link(worker_id, self._tickets, self._arena, self._board, theirs)
         close: list[int] = []
-        if self._context.get_start_method() == "fork":
+        if method == "fork":
             close = [worker.sock.fileno() for worker in self.all.values()] + [ours.fileno()]
             if self._shared is not None and self._shared.fileno() >= 0:
                 close.append(self._shared.fileno())
         process = self._context.Process(
             target=worker_main,
             args=(link, self._task, close),
-            name=f"headrace-worker-{worker_id}",
+            name=f"{_NAME}{worker_id}",
             daemon=True,
         )
         try:
             with _interrupts_blocked(self._context):
                 process.start()
-        except BaseException:
+        except BaseException as error:
             ours.close()
+            if method == "forkserver" and isinstance(error, EOFError | ConnectionError):
+                # The server may import the script itself, once for all workers, and has not survived it.
+                raise WorkerDied(f"no worker could be started. {GUARD.format(method=method)}") from error
             raise
         finally:
             theirs.close()
@@ -205,6 +243,19 @@ class Workers:
             yield message
             if not message:
                 return
+
+
+def _check_guard(method: str) -> None:
+    """End a process that imports the script of another one to become its worker, and would now start workers itself.
+
+    It does so without a word: the one that started it says what happened, once.
+    """
+    process = multiprocessing.process.current_process()
+    if not getattr(process, "_inheriting", False):
+        return
+    if process.name.startswith(_NAME):
+        os._exit(_UNGUARDED)
+    raise RuntimeError(GUARD.format(method=method))
 
 
 @contextlib.contextmanager

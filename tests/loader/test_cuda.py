@@ -64,8 +64,8 @@ def test_kept_batches_stay_pinned_and_whole():
 
 BATCHES = int(os.environ.get("HEADRACE_LAG_BATCHES", "400"))
 """How many batches each of the following tests hands to a GPU that is behind."""
-LAG = 1_000_000
-"""Clock cycles that the GPU spends before each copy: half a millisecond, more than the loop takes for a batch."""
+LAG = 4_000_000
+"""Clock cycles that the GPU spends before each copy: two milliseconds, more than the loop takes for a batch."""
 
 
 class Pages(torch.utils.data.Dataset):

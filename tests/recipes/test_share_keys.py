@@ -23,7 +23,7 @@ from headrace.core.errors import OptionError
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.layout import Field, RowLayout
 from headrace.core.tree import LEAF, Spec
-from headrace.recipes import Recipe, deterministic
+from headrace.recipes import Recipe, deterministic, origins
 from headrace.recipes.fingerprint import digest
 from tests.recipes.helpers import MemorySource
 
@@ -291,6 +291,8 @@ def test_who_speaks_for_its_instances_does_so_for_its_own_class() -> None:
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Writes modules of the user's, and imports them anew."""
     monkeypatch.syspath_prepend(str(tmp_path))
+    # Of two texts of one size and second, Python would run the first one's bytecode again.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     def write(**texts: str) -> None:
         for name, text in texts.items():
@@ -325,6 +327,54 @@ def test_modules_of_the_users_count_by_what_is_in_them(modules: Any, step: str) 
 
     assert key(1) == key(1)
     assert key(1) != key(2)
+
+
+@pytest.mark.parametrize("place", ["site-packages", "anywhere"])
+def test_packages_count_by_their_version_wherever_they_are_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Clusters and containers have folders of packages on the path that are not this Python's own."""
+    folder = tmp_path / place
+    (folder / "elsewhere").mkdir(parents=True)
+    package = folder / "elsewhere" / "__init__.py"
+    if place == "anywhere":
+        (folder / "elsewhere-1.0.dist-info").mkdir()
+        (folder / "elsewhere-1.0.dist-info" / "RECORD").write_text("elsewhere/__init__.py,,\n")
+    (folder / "beside.py").write_text(
+        "import elsewhere\ndef step(value):\n    return elsewhere.step(value)\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def key(version: str, body: str) -> str:
+        package.write_text(f"__version__ = {version!r}\nimport threading\nlock = threading.Lock()\n{body}")
+        for name in ("elsewhere", "beside"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        importlib.invalidate_caches()
+        origins.installed.cache_clear()
+        origins._installed_in.cache_clear()
+        # (its lock has no state to take a fingerprint of: as the user's own code it would be refused)
+        return keys(importlib.import_module("elsewhere").step)[2]
+
+    body = "def step(value):\n    with lock:\n        return value\n"
+    assert key("1.0", body) == key("1.0", body)
+    assert key("1.0", body) != key("1.1", body)
+    assert origins.installed("elsewhere") == "elsewhere 1.1"
+    if place == "anywhere":
+        importlib.import_module("beside")
+        assert origins.installed("beside") is None, "no installer has put it there"
+    origins.installed.cache_clear()
+    origins._installed_in.cache_clear()
+
+
+def test_a_class_may_have_a_module_for_its_instances() -> None:
+    class Odd:
+        __module__ = property(lambda self: "somewhere")  # type: ignore[assignment]
+
+        def __call__(self, value: Any) -> Any:
+            return value
+
+    assert keys(Odd()) == keys(Odd())
 
 
 def test_values_in_modules_of_the_users_count_as_they_are_now(modules: Any) -> None:

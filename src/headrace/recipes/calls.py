@@ -13,6 +13,7 @@ import numpy as np
 from headrace.core import random
 from headrace.core.errors import OptionError
 from headrace.recipes.op import Op
+from headrace.recipes.origins import module_of
 from headrace.recipes.values import to_pil
 
 
@@ -92,7 +93,7 @@ def _pil_sized(value: Any) -> bool:
 
 def from_module(value: Any, package: str) -> bool:
     """Whether the value's class, or one that it derives from, is defined in a package."""
-    return any(cls.__module__.partition(".")[0] == package for cls in type(value).__mro__)
+    return any(module_of(cls).partition(".")[0] == package for cls in type(value).__mro__)
 
 
 def _style(function: Callable[..., Any]) -> str:

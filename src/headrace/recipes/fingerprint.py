@@ -27,7 +27,7 @@ import numpy as np
 
 from headrace.core.errors import OptionError
 from headrace.core.sizes import show_size
-from headrace.recipes.origins import NOTES, content, imports, installed, names
+from headrace.recipes.origins import NOTES, content, imports, installed, module_of, names
 from headrace.recipes.values import is_tensor, tensor_array
 
 _TOOLS = ("_thread", "_io", "weakref", "_weakref")
@@ -194,7 +194,7 @@ class _Walk:
         raise _cannot(value, "only functions of numpy and scipy are known by their names")
 
     def _add_builtin(self, value: Any) -> None:
-        module = getattr(value, "__module__", None) or ""
+        module = module_of(value)
         self.token("builtin", f"{module}.{value.__name__}".encode())
         self._add_origin(module)
         owner = getattr(value, "__self__" if hasattr(value, "__self__") else "__objclass__", None)
@@ -229,14 +229,14 @@ class _Walk:
                 self.add(members[name])
 
     def _name(self, value: Any) -> str:
-        module = value.__module__
+        module = module_of(value)
         # A script's functions are those of __main__ in the job and of __mp_main__ in spawned workers.
         module = "__main__" if module == "__mp_main__" else module
         return f"{module}:{value.__qualname__}"
 
     def _add_function(self, value: types.FunctionType) -> None:
         self.token("function", self._name(value).encode())
-        known = installed(value.__module__ or "")
+        known = installed(module_of(value))
         used: set[str] = set()
         if known is not None:
             self.token("installed", known.encode())
@@ -276,7 +276,7 @@ class _Walk:
 
     def _add_class(self, value: type) -> None:
         self.token("class", self._name(value).encode())
-        known = installed(value.__module__)
+        known = installed(module_of(value))
         if known is not None:
             self.token("installed", known.encode())
             return
@@ -310,7 +310,7 @@ class _Walk:
         if isinstance(state, str):
             # A function in a wrapper, or compiled: its name alone does not say what it does.
             self.token("named", state.encode())
-            self._add_origin(getattr(value, "__module__", None) or type(value).__module__)
+            self._add_origin(module_of(value) or module_of(type(value)))
             self.add(getattr(value, "__wrapped__", None))
             return
         # What makes it, and then arguments, state, items and pairs.

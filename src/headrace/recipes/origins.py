@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import site
@@ -33,6 +34,33 @@ def _installed_below() -> tuple[str, ...]:
     return tuple(os.path.join(path, "") for path in paths if path)
 
 
+def _is_installed(place: str, top: str) -> bool:
+    """Whether a file or folder of the package ``top`` was put where it is by an installer.
+
+    Packages need not lie where this Python has its own: clusters and containers add folders of them to the path.
+    """
+    if place.startswith(_installed_below()):
+        return True
+    entries = [entry for entry in sys.path if entry and place.startswith(os.path.join(entry, ""))]
+    folder = max(entries, key=len, default="")
+    return bool(folder) and (
+        os.path.basename(os.path.normpath(folder)) in ("site-packages", "dist-packages")
+        or top in _installed_in(folder)
+    )
+
+
+@functools.cache
+def _installed_in(folder: str) -> frozenset[str]:
+    """The packages and modules in a folder that an installer has written down there."""
+    found: set[str] = set()
+    for distribution in importlib.metadata.distributions(path=[folder]):
+        if distribution.read_text("RECORD") is None:
+            continue  # (a project's own folder may describe it, too: its code is the user's)
+        for file in distribution.files or ():
+            found.add(file.parts[0].partition(".")[0])
+    return frozenset(found)
+
+
 @functools.cache
 def installed(module: str) -> str | None:
     """Name and version of an installed (or built-in) module; None for the user's own code."""
@@ -44,7 +72,7 @@ def installed(module: str) -> str | None:
         return module  # what it does is counted by a version of its own
     file = getattr(loaded, "__file__", None)
     places = [file] if file else list(getattr(loaded, "__path__", ()))
-    if not all(place.startswith(_installed_below()) for place in places):
+    if not all(_is_installed(place, top) for place in places):
         return None
     if top in sys.stdlib_module_names:
         return f"{module} of Python {sys.version_info[0]}.{sys.version_info[1]}"
@@ -52,6 +80,13 @@ def installed(module: str) -> str | None:
         return None
     version = getattr(sys.modules.get(top), "__version__", None)
     return f"{module} {version}" if isinstance(version, str) else f"{module} {content(module).hex()}"
+
+
+def module_of(value: object) -> str:
+    """The module in which a class or function is defined; empty where that is not known."""
+    # (a class may have a property of this name, for its instances)
+    module = getattr(value, "__module__", None)
+    return module if isinstance(module, str) else ""
 
 
 def content(module: str) -> bytes:

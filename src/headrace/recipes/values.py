@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.layout import BFLOAT16
+from headrace.recipes.origins import module_of
 
 _TAGS = ("PIL", "torch", "bytes", "numpy")
 
@@ -25,7 +26,7 @@ class Unpackable(TypeError):
 def is_tensor(value: Any) -> bool:
     """Whether the value is a torch tensor (or a subclass, as torchvision's are)."""
     return any(
-        cls.__module__.partition(".")[0] == "torch" and cls.__name__ == "Tensor"
+        module_of(cls).partition(".")[0] == "torch" and cls.__name__ == "Tensor"
         for cls in type(value).__mro__
     )
 

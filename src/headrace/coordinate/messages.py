@@ -162,8 +162,10 @@ class OrderDone(msgspec.Struct, tag="done", array_like=True):
     """Where the result did not fit the slot: the larger range that replaces it."""
     exhausted: bool = False
     """An iterable dataset has no more."""
-    state: bytes = b""
-    """State of an iterable dataset after this batch, as JSON."""
+    has_state: bool = False
+    """The result is a pair: the batch, and the pickled state of the worker's dataset after it."""
+    start: bytes = b""
+    """With the first batch of an epoch: the pickled state of the worker's dataset before it."""
     wanted: tuple[int, int, int] = (0, 0, 0)
     """For each form that is cached, the bytes of the largest one that found no block large enough."""
 

@@ -106,6 +106,11 @@ class ProcessHost(BaseHost):
                 return self._answer
         return OrderDone(order.id, [(0, f"preparing it killed the worker ({how})", "")])
 
+    def wait(self, until: Callable[[], bool]) -> None:
+        """Read what workers report until something is known, or they have nothing left to report."""
+        while not until() and self.coordinator.open_orders and not self._closed:
+            self._pump(_CHECK)
+
     def set_threads(self, count: int) -> None:
         """How many threads prepare in each worker."""
         self._threads = count

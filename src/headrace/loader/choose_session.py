@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from headrace.loader.dataset_sessions import (
     InlineIterableSession,
     InlineSession,
-    IterableSession,
     ObjectSession,
+    PinnedSession,
 )
 from headrace.loader.learning import first_here
 from headrace.loader.objects import ObjectTask
@@ -39,6 +39,7 @@ def choose_session(loader: DataLoader[Any], seed: int, resume: LoaderState | Non
         return _recipe_session(loader, loader._recipe, seed, common)
     if loader.num_workers == 0:
         return _inline_session(loader, resume, pin)
+    every = loader.snapshot_every_n_steps
     task = ObjectTask(
         dataset=loader.dataset,
         collate_fn=loader.collate_fn,
@@ -49,11 +50,15 @@ def choose_session(loader: DataLoader[Any], seed: int, resume: LoaderState | Non
         num_workers=loader.num_workers,
         base_seed=seed,
         worker_init_fn=loader.worker_init_fn,
+        persistent=loader._keeps,
         resume=resume.workers if resume is not None else None,
+        snapshot_every=every and max(1, every // loader.num_workers),
     )
-    kind = IterableSession if loader._iterable else ObjectSession
     factor = 2 if loader.prefetch_factor is None else loader.prefetch_factor
-    return kind(task, ahead=loader.num_workers * factor, **common)
+    ahead = loader.num_workers * factor
+    if task.pinned:
+        return PinnedSession(task, ahead=ahead, last=resume.last if resume is not None else -1, **common)
+    return ObjectSession(task, ahead=ahead, **common)
 
 
 def _recipe_session(
@@ -94,12 +99,11 @@ def _inline_session(loader: DataLoader[Any], resume: LoaderState | None, pin: bo
     common: dict[str, Any] = {"auto_collation": loader._auto_collation, "book": loader._book, "pin": pin}
     if not loader._iterable:
         return InlineSession(loader.dataset, loader.collate_fn, **common)
-    done = tuple(resume.workers[0]) if resume is not None and resume.workers else (0, None)
     return InlineIterableSession(
         loader.dataset,
         loader.collate_fn,
         batch_size=loader.batch_size,
         drop_last=loader.drop_last,
-        resume=(int(done[0]), done[1]),
+        resume=resume.workers[0] if resume is not None and resume.workers else None,
         **common,
     )

@@ -15,11 +15,19 @@ from torch.utils import data as torch_data
 
 from headrace.core.errors import BadSample, LoaderClosed, OptionError, StateError
 from headrace.loader.choose_session import choose_session
-from headrace.loader.dataset_sessions import IterableSession, ObjectSession
+from headrace.loader.dataset_sessions import InlineIterableSession, ObjectSession, PinnedSession
 from headrace.loader.iterator import EpochIterator
 from headrace.loader.observer import Observer, Subject
-from headrace.loader.options import Chosen, Options, count_workers, place, read_options, wants_sharing
-from headrace.loader.ordering import Ordering
+from headrace.loader.options import (
+    Chosen,
+    Options,
+    count_workers,
+    place,
+    read_options,
+    read_snapshots,
+    wants_sharing,
+)
+from headrace.loader.ordering import Ordering, Place
 from headrace.loader.own_order import (
     OwnRandomSampler,
     OwnSequentialSampler,
@@ -31,8 +39,10 @@ from headrace.loader.progress import Progress
 from headrace.loader.rebuilt import DEFAULTS, adopt, inherit
 from headrace.loader.recipe_dataset import RecipeDataset, recipe_of, refuse_sources
 from headrace.loader.recipe_session import RecipeSession
+from headrace.loader.seeds import EpochSeeds
 from headrace.loader.sessions import ErrorBook, Session
-from headrace.loader.state import LoaderState, read_state
+from headrace.loader.state import LoaderState, pack_generator, read_state, set_generator
+from headrace.loader.stateful import is_stateful, load
 from headrace.loader.stats import Stats, snapshot
 from headrace.recipes.datasets import recognise
 from headrace.sources import files
@@ -65,6 +75,9 @@ class DataLoader(torch_data.DataLoader[T_co]):
       None: as the environment variable ``HEADRACE_SHARE`` says.
     - ``sampling``: ``"uniform"``, or with ``share`` ``"auto"`` (the default there), ``"opportunistic"`` or
       ``"dependent"``; ``eviction``: what has to go when the shared cache is full (docs/sharing.md).
+    - ``snapshot_every_n_steps``: how often the states of datasets and samplers that keep one are taken, where batches
+      are prepared ahead (0: never). None: with every batch if they are small. Whatever it is, a state that is
+      loaded goes on exactly where it was saved; what came after the last one taken is read again.
     - ``on_error``: ``"raise"``, ``"skip"`` or ``"substitute"`` for samples that cannot be prepared, the latter
       two as long as ``error_budget`` (a number, or a share of the dataset) allows.
     """
@@ -89,6 +102,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         persistent_workers: bool | None = None,
         pin_memory_device: str = "",
         in_order: bool = True,
+        snapshot_every_n_steps: int | None = None,
         cache: int | float | str | None = None,
         split: Sequence[float] | str | None = None,
         seed: int | None = None,
@@ -101,6 +115,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         eviction: str | None = None,
     ) -> None:
         self._live: weakref.ref[EpochIterator] | None = None
+        self._early: Iterator[Any] | None = None
         self._session: Session | None = None
         own: dict[str, Any] = {
             "cache": cache,
@@ -211,6 +226,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
             recipe.source.name if recipe is not None else _index_name,
         )
         self._seed: int | None = seed
+        self._seeds = EpochSeeds(generator)
+        self.snapshot_every_n_steps = read_snapshots(snapshot_every_n_steps)
         self._progress = Progress()
         self._progress.epoch = max((self._told.following, *self._heard[1]))
         self._behind = 0
@@ -268,6 +285,9 @@ class DataLoader(torch_data.DataLoader[T_co]):
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         """The batches of one epoch."""
+        early, self._early = self._early, None
+        if early is not None and not self._closed:
+            return early
         if self._closed:
             raise LoaderClosed("the loader was closed; make a new one")
         if not self.num_workers and self.timeout:
@@ -278,6 +298,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
             return super().__iter__()
         self._settle()
         resume = self._listen(self._progress.take_resume())
+        if resume is not None:
+            load(self.dataset, resume.dataset, "dataset")
         seed = self._choose_seed(resume)
         epoch = resume.epoch if resume is not None else self._progress.epoch
         live = self._live() if self._live is not None else None
@@ -286,52 +308,55 @@ class DataLoader(torch_data.DataLoader[T_co]):
             session, kept = choose_session(self, seed, resume), False
         else:
             session, kept = self._take_session(seed, resume), True
-        steps = self._begin(session, kept, seed, epoch, resume)
-        iterator = EpochIterator(
-            self, session, seed=seed, epoch=epoch, steps=steps, resumed=resume is not None
-        )
+        place, steps = self._begin(session, kept, seed, epoch, resume)
+        iterator = EpochIterator(self, place, steps=steps, resumed=resume is not None)
         if kept:
             self._live = weakref.ref(iterator)
         return iterator
 
     def _begin(
         self, session: Session, kept: bool, seed: int, epoch: int, resume: LoaderState | None
-    ) -> int | None:
+    ) -> tuple[Place, int | None]:
         """Start an epoch, or what ``resume`` leaves of it; returns its batches, where that is known."""
         self._told.begin(epoch)
-        position = resume.position if resume is not None else 0
         ordering = self._ordering
         following = (
             ordering.draws(seed, epoch + 1, None, session) if kept and self._prepares_ahead() else None
         )
-        if kept and self._fed == (seed, epoch) and position == 0 and following is not None:
+        draws = None
+        if kept and self._fed == (seed, epoch) and resume is None and following is not None:
             assert isinstance(session, RecipeSession | ObjectSession)
             session.follow(following)
         else:
             if self._fed is not None and kept:
                 session.abandon()
-            session.begin(ordering.draws(seed, epoch, resume, session), following)
+            draws = ordering.draws(seed, epoch, resume, session)
+            session.begin(draws, following)
         if kept:
             self._fed = (seed, epoch + 1) if following is not None else None
-        self._progress.begin(ordering, resume, seed, epoch, session)
-        return ordering.steps(position)
+        generator = None if self.generator is None else pack_generator(self.generator.get_state())
+        position = resume.position if resume is not None else 0
+        place = Place(seed, epoch, session, draws, position, generator)
+        self._progress.begin(ordering, resume, place)
+        return place, ordering.steps(resume)
 
     def _late(self, iterator: EpochIterator, session: Session) -> None:
         """Before an iterator's first batch: Lightning tells the epoch only after it made the iterator."""
         told = self._hear()
         if told is None or self._iterable:
             return
-        if iterator.resumed and told <= iterator.epoch:
-            self._behind = iterator.epoch - told
+        at = iterator.place
+        if iterator.resumed and told <= at.epoch:
+            self._behind = at.epoch - told
             return
         epoch = told + (0 if iterator.resumed else self._behind)
-        if epoch == iterator.epoch:
+        if epoch == at.epoch:
             return
         kept = session is self._session
         session.abandon()
         if kept:
             self._fed = None
-        iterator.restart(epoch, self._begin(session, kept, iterator.seed, epoch, None))
+        iterator.restart(*self._begin(session, kept, at.seed, epoch, None))
 
     def _listen(self, resume: LoaderState | None) -> LoaderState | None:
         """Follow what a trainer told the sampler; returns ``resume`` unless that is over."""
@@ -349,20 +374,26 @@ class DataLoader(torch_data.DataLoader[T_co]):
         return resume
 
     def _choose_seed(self, resume: LoaderState | None) -> int:
-        if resume is not None and resume.seed is not None:
-            if self._options.seed is None and self._recipe is not None:
-                self._seed = resume.seed
-            return resume.seed
+        if resume is not None:
+            if self.generator is not None and resume.generator is not None:
+                set_generator(self.generator, resume.generator)
+            if resume.seed is not None and (
+                self._seed is not None or isinstance(self.dataset, RecipeDataset)
+            ):
+                if self._options.seed is None:
+                    self._seed = resume.seed
+                return resume.seed
+            if resume.seed is not None:
+                drawn = self.generator is not None and resume.generator is not None
+                self._seeds.go_on(resume.seed, draws=not drawn)
+                return resume.seed
         if self._seed is not None:
             return self._seed
         if isinstance(self.dataset, RecipeDataset):
             # One seed for the loader's life, so that epochs follow from it; ranks must agree without talking.
-            self._seed = 0 if self._options.world_size > 1 else self._random_seed()
+            self._seed = 0 if self._options.world_size > 1 else self._seeds.next()
             return self._seed
-        return self._random_seed()
-
-    def _random_seed(self) -> int:
-        return int(torch.empty((), dtype=torch.int64).random_(generator=self.generator).item())
+        return self._seeds.next()
 
     def _prepares_ahead(self) -> bool:
         return (
@@ -387,6 +418,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
             shuffle=self._shuffle,
             by_index=self._recipe is not None,
             prefetches=self.num_workers > 0 or self._recipe is not None,
+            in_order=self._in_order,
+            snapshot_every=self.snapshot_every_n_steps,
         )
 
     # -- sessions -----------------------------------------------------------------------------------------
@@ -396,9 +429,10 @@ class DataLoader(torch_data.DataLoader[T_co]):
             # The job was forked: what the loader has belongs to the process that it was forked from.
             self._process, self._session, self._finalizer, self._fed = os.getpid(), None, None, None
             self._observer = Observer(self._observer.subject)
-        if self._session is not None and (resume is None or not self._iterable):
-            if isinstance(self._session, IterableSession):
-                self._session.resume_at_start()
+        pinned = isinstance(self._session, PinnedSession | InlineIterableSession)
+        if self._session is not None and (resume is None or not pinned):
+            if isinstance(self._session, PinnedSession):
+                self._session.start_over()
             return self._session
         if self._session is not None:
             self._session.close()
@@ -447,10 +481,17 @@ class DataLoader(torch_data.DataLoader[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: plain values, small, JSON-able. Counts what was delivered to you."""
         self._settle()
-        return self._progress.plain(self._ordering, self._seed)
+        if self._iterable and is_stateful(self.dataset) and self._progress.untouched:
+            # Such a dataset says where it is once it was asked for its iterator; the next epoch goes on with it.
+            self._early = iter(self)
+        seed = self._seed
+        if seed is None and isinstance(self.dataset, RecipeDataset) and self._options.world_size > 1:
+            seed = 0
+        return self._progress.plain(self._ordering, seed, self._seeds, self.generator, self._keeps)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state`` at the next iteration, also with other workers, ranks or batch size."""
+        self._early = None
         if self._live is not None and self._live() is not None:
             raise StateError(
                 "load_state_dict() after iteration began: load the state before the first batch is asked for, "
@@ -465,24 +506,25 @@ class DataLoader(torch_data.DataLoader[T_co]):
                 size=ordering.size,
                 workers=self.num_workers,
                 shuffle=self._shuffle,
+                step=ordering.step,
             )
         )
 
-    def _delivered(self, session: Session, seed: int, epoch: int, drawn: Any) -> None:
+    def _delivered(self, place: Place, drawn: Any) -> None:
         progress = self._progress
-        progress.deliver(self._ordering, seed, epoch, drawn, session)
-        if session is self._session:
-            self._observer.batch(session, epoch, progress.batches, progress.samples)
+        progress.deliver(place, drawn)
+        if place.session is self._session:
+            self._observer.batch(place.session, place.epoch, progress.batches, progress.samples)
 
-    def _epoch_over(self, epoch: int) -> None:
-        self._progress.end(self._ordering, self._seed, epoch)
+    def _epoch_over(self, place: Place) -> None:
+        self._progress.end(self._ordering, place)
 
     # -- the rest -----------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
         """Batches of one epoch."""
         self._settle()
-        steps = self._ordering.steps(0)
+        steps = self._ordering.steps(None)
         return super().__len__() if steps is None else steps
 
     @property
@@ -514,6 +556,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         if getattr(self, "_closed", True):
             return
         self._closed = True
+        self._early = None
         self._drop_session()
 
     def __enter__(self) -> DataLoader[T_co]:

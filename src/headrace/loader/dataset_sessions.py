@@ -6,16 +6,16 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import msgspec
-
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.forms import CACHEABLE
+from headrace.host.embedded import ProcessHost
 from headrace.host.slots import HostSlot
-from headrace.loader.draws import EndlessDraws
-from headrace.loader.objects import ObjectTask, Stream, fetch
+from headrace.loader.objects import ObjectTask, Stream, fetch, keys_of
 from headrace.loader.pinning import pin_value
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
+from headrace.loader.state import Mark
+from headrace.loader.stateful import dumps
 from headrace.recipes.program import Fault
 
 
@@ -46,21 +46,82 @@ class ObjectSession(Hosted):
         return batch.drawn, self._pinned(collated_value(batch, self._book, self._lease, self._give_back))
 
 
-class IterableSession(Hosted):
-    """An iterable dataset: every worker reads its own copy, and batches are taken from them in turn."""
+def _left(dataset: Any, iterator: Any) -> Mark:
+    """Where a reader is after an epoch that ended."""
+    kept = dataset is not None or iterator is not None
+    return Mark(ended=kept, dataset=dataset, iterator=iterator)
+
+
+class Reader:
+    """What is known, in the job, of how far one worker's dataset is."""
+
+    def __init__(self, start: Mark) -> None:
+        self._start = start
+        self._state = b""
+        self._delivered, self._since = start.delivered, start.since
+        self._replay = list(start.replay)
+        self.begun = False
+        """The worker has said with which state it began."""
+        self.left = Mark()
+        """As an epoch that ended has left the dataset."""
+
+    def begin(self, state: bytes) -> None:
+        """The dataset's state as the worker began the epoch."""
+        if not self._state:
+            self._state, self.begun = state, True
+
+    def deliver(self, state: bytes, keyed: tuple[int, Any] | None) -> None:
+        """A batch of this worker was delivered, with its dataset's state after it, if that was taken.
+
+        ``keyed``: the step and the keys of the batch, where it has keys.
+        """
+        self._delivered += 1
+        if state:
+            self._state, self._since, self._replay = state, 0, []
+        elif keyed is None:
+            self._since += 1
+        else:
+            self._replay.append(keyed)
+
+    def mark(self) -> Mark:
+        """As a state holds it."""
+        start = self._start
+        mark = Mark(delivered=self._delivered, since=self._since, replay=list(self._replay))
+        if self._state:
+            mark.dataset, mark.iterator, mark.over = pickle.loads(self._state)
+        else:
+            mark.dataset, mark.iterator, mark.over = start.dataset, start.iterator, start.over
+            mark.ended = start.ended
+        return mark
+
+
+class PinnedSession(Hosted):
+    """A dataset whose place, or state, lives in each worker: batches go to the workers in turn."""
+
+    host: ProcessHost
 
     def __init__(
-        self, task: ObjectTask, *, ahead: int, in_order: bool, context: Any, book: ErrorBook, pin: bool
+        self,
+        task: ObjectTask,
+        *,
+        ahead: int,
+        in_order: bool,
+        context: Any,
+        book: ErrorBook,
+        pin: bool,
+        last: int = -1,
     ) -> None:
+        """``last``: the worker that delivered last, where an epoch goes on."""
         self._book = book
+        self._iterable, self._auto, self._in_order = task.iterable, task.auto_collation, in_order
         self._workers = task.num_workers
-        self._active = list(range(task.num_workers))
-        self._turn = 0
+        self._active = set(range(self._workers))
+        self._busy = [0] * self._workers
+        self._picked = self.last = last
         self._from: dict[int, int] = {}
-        self._draws: EndlessDraws | None = None
-        resume = task.resume or [(0, None)] * task.num_workers
-        self.delivered: list[tuple[int, Any]] = list(resume)
-        """Per worker: batches delivered, and its dataset's state after the last of them."""
+        self._open: set[int] = set()
+        self._draws: Any = None
+        self._readers = [Reader(mark) for mark in task.resume or [Mark()] * self._workers]
         host = make_host(
             HostParts.build(0, dict.fromkeys(CACHEABLE, 0)),
             rows=None,
@@ -78,33 +139,54 @@ class IterableSession(Hosted):
 
     def begin(self, draws: Draws, following: Draws | None) -> None:
         """See ``Session``."""
-        assert isinstance(draws, EndlessDraws)
         self._draws = draws
-        # Whose turn it is follows from what each delivered: in each round, some had theirs and the rest not yet.
-        counts = [count for count, _ in self.delivered]
-        behind = max(counts) - 1
-        self._turn = counts.index(behind) if behind in counts else 0
-        self._active = list(range(self._workers))
+        self._active = set(range(self._workers))
+        self._busy = [0] * self._workers
+        self._picked = self.last
+        self._open.clear()  # what comes of an epoch that was left says nothing about this one
+        self._from.clear()
         self.host.coordinator.feed(draws)
 
-    def resume_at_start(self) -> None:
-        """A new epoch begins at the beginning."""
-        self.delivered = [(0, None)] * self._workers
+    def start_over(self) -> None:
+        """A new epoch begins, in the same workers."""
+        self._readers = [Reader(mark) for mark in self.marks(between=True)]
+        self.last = -1
+
+    def marks(self, *, between: bool = False) -> list[Mark]:
+        """Where each worker is; ``between`` epochs, where it will be as the next one begins."""
+        if not between and not self.closed:
+            # Those that have not delivered yet are about to say how they began.
+            self.host.wait(lambda: all(reader.begun for reader in self._readers))
+        marks = [reader.mark() for reader in self._readers]
+        if not between:
+            return marks
+        if self._iterable:
+            return [reader.left for reader in self._readers]
+        return [Mark(replay=mark.replay, dataset=mark.dataset) for mark in marks]
 
     def _pick(self, order: Order) -> int:
-        worker = self._active[self._turn % len(self._active)] if self._active else 0
-        self._turn += 1
+        turns = [(self._picked + turn) % self._workers for turn in range(1, self._workers + 1)]
+        active = [worker for worker in turns if worker in self._active] or [0]
+        # Where order does not matter, no worker has to wait for a slower one.
+        worker = active[0] if self._in_order else min(active, key=self._busy.__getitem__)
+        self._picked = worker
+        self._busy[worker] += 1
+        self._open.add(order.id)
         self._from[order.step] = worker
         return worker
 
     def _on_done(self, worker: int, event: OrderDone) -> None:
-        if event.exhausted and worker in self._active:
-            at = self._active.index(worker)
-            self._turn %= len(self._active)
-            if at < self._turn:
-                self._turn -= 1
-            self._active.remove(worker)
-            if not self._active and self._draws is not None:
+        if event.order not in self._open:
+            return
+        self._open.discard(event.order)
+        self._busy[worker] -= 1
+        reader = self._readers[worker]
+        if event.start:
+            reader.begin(event.start)
+        reader.begun = True
+        if event.exhausted:
+            self._active.discard(worker)
+            if not self._active:
                 self._draws.over = True
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
@@ -114,15 +196,26 @@ class IterableSession(Hosted):
             if batch is None:
                 return None
             worker = self._from.pop(batch.drawn.step)
-            done = batch.done
-            if done is not None and done.exhausted and not done.error:
-                self._give_back(batch)
+            reader, done = self._readers[worker], batch.done
+            assert done is not None
+            if done.exhausted and not done.error:
+                if done.has_state:
+                    left = collated_value(batch, self._book, self._lease, self._give_back)
+                    own, iterator, _ = pickle.loads(left)
+                    reader.left = _left(own, iterator)
+                else:
+                    self._give_back(batch)
                 continue
-            if done is not None:
-                count, _ = self.delivered[worker]
-                state = msgspec.json.decode(done.state) if done.state else None
-                self.delivered[worker] = (count + 1, state)
-            return batch.drawn, self._pinned(collated_value(batch, self._book, self._lease, self._give_back))
+            keyed = None if self._iterable else (batch.drawn.step, keys_of(batch.drawn, self._auto))
+            self.last = worker
+            state = b""
+            try:
+                value = collated_value(batch, self._book, self._lease, self._give_back)
+                if done.has_state and value is not SKIPPED:
+                    value, state = value
+            finally:
+                reader.deliver(state, keyed)
+            return batch.drawn, self._pinned(value)
 
 
 class InlineSession:
@@ -152,9 +245,9 @@ class InlineSession:
         drawn: Any = self._draws.draw()
         if drawn is None:
             return None
-        keys = pickle.loads(drawn.keys) if getattr(drawn, "keys", b"") else drawn.indices.tolist()
+        keys = keys_of(drawn, self._auto)
         if not self._auto:
-            samples = fetch(self._dataset, keys if getattr(drawn, "keys", b"") else keys[0], False)
+            samples = fetch(self._dataset, keys, False)
         elif self._book.rule == "raise":
             samples = fetch(self._dataset, keys, True)
         else:
@@ -204,26 +297,21 @@ class InlineIterableSession(InlineSession):
         pin: bool,
         batch_size: int | None,
         drop_last: bool,
-        resume: tuple[int, Any],
+        resume: Mark | None,
     ) -> None:
         super().__init__(dataset, collate_fn, auto_collation=auto_collation, book=book, pin=pin)
         self._size, self._drop_last = batch_size, drop_last
-        self._resume: tuple[int, Any] | None = resume
+        self._resume = resume
         self._stream: Stream | None = None
-        self.delivered: list[tuple[int, Any]] = [resume]
+        self._mark = Mark()
 
     def begin(self, draws: Draws, following: Draws | None) -> None:
         """See ``Session``."""
         super().begin(draws, following)
-        skip, state = self._resume or (0, None)
-        self.delivered = [(skip, state)]
-        self._resume = None
-        if state is not None and hasattr(self._dataset, "load_state_dict"):
-            self._dataset.load_state_dict(state)
-            skip = 0
-        self._stream = Stream(self._dataset, self._size if self._auto else None, drop_last=self._drop_last)
-        for _ in range(skip):
-            self._stream.gather()
+        resume, self._resume = self._resume or Mark(), None
+        size = self._size if self._auto else None
+        self._mark = Mark(delivered=resume.delivered, since=resume.delivered)
+        self._stream = Stream(self._dataset, size, drop_last=self._drop_last, resume=resume)
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
         """See ``Session``."""
@@ -232,6 +320,29 @@ class InlineIterableSession(InlineSession):
         if not found:
             return None
         value = self._collate(samples)
-        state = self._dataset.state_dict() if hasattr(self._dataset, "state_dict") else None
-        self.delivered = [(self.delivered[0][0] + 1, state)]
+        self._mark.delivered += 1
+        self._mark.since += 1
         return self._draws.draw(), pin_value(value) if self._pin else value
+
+    def marks(self, *, between: bool = False) -> list[Mark]:
+        """Where the dataset is: asked for only now, as nothing is read ahead. See ``PinnedSession``."""
+        mark, stream = self._mark, self._stream
+        if between:
+            (mark,) = self.marks()
+            return [_left(mark.dataset, mark.iterator)]
+        if stream is not None and stream.stateful:
+            own, iterator, over = pickle.loads(dumps(stream.states()))
+            mark = Mark(delivered=mark.delivered, over=over, dataset=own, iterator=iterator)
+        return [mark]
+
+    def abandon(self) -> None:
+        """See ``Session``."""
+        super().abandon()
+        (self._mark,) = self.marks()
+        self._stream = None  # its iterator must not outlive the epoch
+
+    def close(self) -> None:
+        """See ``Session``."""
+        if not self.closed:
+            self.abandon()
+        super().close()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import LoaderClosed, OutOfSharedMemory
+from headrace.loader.ordering import Place
 from headrace.loader.sessions import SKIPPED, Session
 
 if TYPE_CHECKING:
@@ -18,28 +19,21 @@ class EpochIterator(Iterator[Any]):
     """What ``iter(loader)`` returns. It keeps its loader alive, and cleans up after itself when dropped."""
 
     def __init__(
-        self,
-        loader: DataLoader[Any],
-        session: Session,
-        *,
-        seed: int,
-        epoch: int,
-        steps: int | None,
-        resumed: bool = False,
+        self, loader: DataLoader[Any], place: Place, *, steps: int | None, resumed: bool = False
     ) -> None:
         """``steps``: batches to come, where that is known. ``resumed``: from a state."""
         self._loader = loader
-        self._session: Session | None = session
-        self.seed, self.epoch, self.resumed = seed, epoch, resumed
+        self._session: Session | None = place.session
+        self.place, self.resumed = place, resumed
         self._left = steps
         self._yielded = 0
         self._asked = False
         self._broken = False
         self._promised = loader._IterableDataset_len_called
 
-    def restart(self, epoch: int, steps: int | None) -> None:
+    def restart(self, place: Place, steps: int | None) -> None:
         """Run another epoch, before the first batch was asked for."""
-        self.epoch, self._left, self.resumed = epoch, steps, False
+        self.place, self._left, self.resumed = place, steps, False
 
     def __iter__(self) -> EpochIterator:
         return self
@@ -65,7 +59,7 @@ class EpochIterator(Iterator[Any]):
                 self._end()
                 raise StopIteration
             drawn, value = found
-            loader._delivered(session, self.seed, self.epoch, drawn)
+            loader._delivered(self.place, drawn)
             if value is not SKIPPED:
                 self._yielded += 1
                 self._check_promise()
@@ -96,7 +90,7 @@ class EpochIterator(Iterator[Any]):
     def _end(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            self._loader._epoch_over(self.epoch)
+            self._loader._epoch_over(self.place)
             self._loader._over(self, session, whole=True)
 
     def _break(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import queue
 import time
@@ -9,17 +10,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
+import numpy as np
 import torch
 from torch.utils.data import IterableDataset, default_collate
 
 from headrace.coordinate.messages import Command, Order, OrderDone, Run, Spent, Stop
 from headrace.core import random as rnd
-from headrace.engine.link import Link
+from headrace.engine.link import LARGEST, Link
 from headrace.engine.rows import load_order
 from headrace.engine.worker import RemoteError
 from headrace.loader.codec import SlotMemory, encode
 from headrace.loader.collate import collate_into
+from headrace.loader.state import Mark
+from headrace.loader.stateful import Snapshots, dumps, is_stateful, load
 from headrace.recipes.program import Fault
 
 _TRACE = 8192
@@ -38,15 +41,29 @@ class ObjectTask:
     num_workers: int
     base_seed: int
     worker_init_fn: Callable[[int], None] | None = None
-    resume: list[tuple[int, Any]] | None = None
-    """For iterable datasets: batches that each worker delivered before, and its dataset's state if it has one."""
+    persistent: bool = False
+    """Workers stay for the next epoch."""
+    resume: list[Mark] | None = None
+    """Where each worker is to go on, if its dataset keeps its place or a state."""
+    snapshot_every: int | None = None
+    """Batches of one worker from one state of its dataset to the next; 0: none; None: by its size."""
+
+    @property
+    def iterable(self) -> bool:
+        """Whether the dataset gives samples one after another, not by key."""
+        return isinstance(self.dataset, IterableDataset)
+
+    @property
+    def pinned(self) -> bool:
+        """Whether it matters which worker runs a batch, because the dataset moves on with each."""
+        return self.iterable or is_stateful(self.dataset)
 
     def start(self, link: Link) -> ObjectRunner:
         """Called in a worker as it starts."""
         begin_worker(link.worker, self.num_workers, self.base_seed, self.dataset, self.worker_init_fn)
-        if isinstance(self.dataset, IterableDataset):
+        if self.iterable:
             return IterableRunner(link, self)
-        return ObjectRunner(link, self)
+        return StatefulRunner(link, self) if self.pinned else ObjectRunner(link, self)
 
 
 def begin_worker(
@@ -71,6 +88,15 @@ def seed_all(word: int) -> None:
     torch.default_generator.manual_seed(word & 0x7FFFFFFFFFFFFFFF)
 
 
+def keys_of(order: Any, auto_collation: bool) -> Any:
+    """What a batch is made of: keys, or one key where batching is off. Takes an order or what was drawn."""
+    if getattr(order, "keys", b""):
+        return pickle.loads(order.keys)
+    indices = order.indices
+    keys = (np.frombuffer(indices, np.int64) if isinstance(indices, bytes) else indices).tolist()
+    return keys if auto_collation else keys[0]
+
+
 def fetch(dataset: Any, keys: Any, auto_collation: bool) -> Any:
     """What torch's map-style fetcher does: a list of samples, or one sample where batching is off."""
     if not auto_collation:
@@ -86,11 +112,28 @@ class Stream:
     ``iter()`` is asked for once: an iterator may well return itself from ``__iter__`` and start over there.
     """
 
-    def __init__(self, dataset: Any, size: int | None, *, drop_last: bool) -> None:
+    def __init__(
+        self, dataset: Any, size: int | None, *, drop_last: bool, resume: Mark | None = None
+    ) -> None:
         """``size``: samples of a batch; None: samples come one by one."""
+        resume = resume or Mark()
         self._size, self._drop_last = size, drop_last
-        self._over = False
+        self._dataset = dataset
+        load(dataset, resume.dataset, "dataset")
         self.iterator: Iterator[Any] = iter(dataset)
+        load(self.iterator, resume.iterator, "dataset's iterator")
+        if resume.ended:
+            self.iterator = iter(dataset)
+        self._over = resume.over
+        self.stateful = is_stateful(dataset) or is_stateful(self.iterator)
+        for _ in range(resume.since):
+            with contextlib.suppress(Exception):  # a batch that failed was met before, and is gone
+                self.gather()
+
+    def states(self) -> tuple[Any, Any, bool]:
+        """The states of dataset and iterator as they are now, and whether it is over."""
+        own = None if self.iterator is self._dataset else _state_of(self._dataset)
+        return own, _state_of(self.iterator), self._over
 
     def gather(self) -> tuple[Any, bool]:
         """The samples of the next batch, and whether there is one."""
@@ -106,6 +149,10 @@ class Stream:
             self._over = True
             return samples, bool(samples) and not self._drop_last
         return samples, True
+
+
+def _state_of(owner: Any) -> Any:
+    return owner.state_dict() if is_stateful(owner) else None
 
 
 class ObjectRunner:
@@ -136,23 +183,24 @@ class ObjectRunner:
     def _run(self, order: Order, memory: SlotMemory) -> OrderDone:
         begun, begun_cpu = time.perf_counter(), time.process_time()
         done = OrderDone(order.id, [], spent=Spent())
-        # Whoever runs a batch draws the same random numbers for it, so results do not depend on which worker
-        # happened to be free.
-        seed_all(rnd.key(order.seed, order.epoch, order.step))
         try:
-            samples = self._samples(order, done)
-            self._encode(samples, memory, done)
+            self._prepare(order, memory, done)
         except Exception as error:
             done.error = RemoteError(error, f"in DataLoader worker process {self._link.worker}").dumps()
         done.spent.fetch = time.perf_counter() - begun
         done.spent.fetch_cpu = time.process_time() - begun_cpu
         return done
 
-    def _samples(self, order: Order, done: OrderDone) -> Any:
-        keys = pickle.loads(order.keys) if order.keys else order.index_array().tolist()
+    def _prepare(self, order: Order, memory: SlotMemory, done: OrderDone) -> None:
+        # Whoever runs a batch draws the same random numbers for it, so results do not depend on which worker
+        # happened to be free.
+        seed_all(rnd.key(order.seed, order.epoch, order.step))
+        self._encode(self._samples(keys_of(order, self._task.auto_collation), done), memory, done)
+
+    def _samples(self, keys: Any, done: OrderDone) -> Any:
         task = self._task
         if not task.auto_collation:
-            return fetch(task.dataset, keys if order.keys else keys[0], False)
+            return fetch(task.dataset, keys, False)
         if task.on_error == "raise":
             return fetch(task.dataset, keys, True)
         good: list[Any] = []
@@ -169,28 +217,26 @@ class ObjectRunner:
             return [by_row.get(row, good[row % len(good)]) for row in range(len(keys))]
         return good
 
-    def _encode(self, samples: Any, memory: SlotMemory, done: OrderDone) -> None:
+    def _encode(self, samples: Any, memory: SlotMemory, done: OrderDone, state: bytes = b"") -> None:
         if self._task.auto_collation and len(samples) == 0 and done.faults:
             return
         batch = collate_into(samples, memory) if self._into_slot else self._task.collate_fn(samples)
-        done.result = encode(batch, memory)
+        done.result, done.has_state = encode((batch, state) if state else batch, memory), bool(state)
         if memory.moved:
             done.slot_offset, done.slot_bytes = memory.offset, memory.nbytes
 
 
-class IterableRunner(ObjectRunner):
-    """Runs batches of an iterable dataset, whose place in its stream lives in this worker alone."""
+class PinnedRunner(ObjectRunner):
+    """Runs batches that are for this worker and no other: they come by the link."""
 
     def __init__(self, link: Link, task: ObjectTask) -> None:
         super().__init__(link, task)
         self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
-        self._epoch: int | None = None
-        self._step = -1
-        self._stream: Stream | None = None
         self._resume = task.resume[link.worker] if task.resume is not None else None
+        self._snapshots = Snapshots(task.snapshot_every)
 
     def on_command(self, command: Command) -> None:
-        """Orders come by the link: they are for this worker and no other."""
+        """See ``Runner``."""
         if isinstance(command, Run):
             self._orders.put(command.order)
         elif isinstance(command, Stop):
@@ -204,44 +250,79 @@ class IterableRunner(ObjectRunner):
             if order is None:
                 return
             waited = time.perf_counter() - begun
-            done = self._next(order, SlotMemory(self._link.arena, self._link.board, order, None))
+            done = self._run(order, SlotMemory(self._link.arena, self._link.board, order, None))
             done.spent.wait_order = waited
             self._link.send(done)
 
-    def _next(self, order: Order, memory: SlotMemory) -> OrderDone:
-        begun, begun_cpu = time.perf_counter(), time.process_time()
-        done = OrderDone(order.id, [], spent=Spent())
-        try:
-            if order.epoch != self._epoch or order.step <= self._step:
-                # Steps only grow, so a smaller one is of an epoch that is run again.
-                self._epoch, self._stream = order.epoch, None
-            self._step = order.step
-            stream = self._stream or self._begin()
-            samples, found = stream.gather()
-            if found:
-                self._encode(samples, memory, done)
-                done.state = self._state()
-            done.exhausted = not found
-        except Exception as error:
-            done.error = RemoteError(error, f"in DataLoader worker process {self._link.worker}").dumps()
-        done.spent.fetch = time.perf_counter() - begun
-        done.spent.fetch_cpu = time.process_time() - begun_cpu
-        return done
+
+class StatefulRunner(PinnedRunner):
+    """Runs batches of a map-style dataset that keeps a state, which lives in this worker alone."""
+
+    def __init__(self, link: Link, task: ObjectTask) -> None:
+        super().__init__(link, task)
+        self._begun = False
+
+    def _prepare(self, order: Order, memory: SlotMemory, done: OrderDone) -> None:
+        resume, self._resume = self._resume, None
+        if resume is not None:
+            load(self._task.dataset, resume.dataset, "dataset")
+            for step, keys in resume.replay:
+                seed_all(rnd.key(order.seed, order.epoch, step))
+                with contextlib.suppress(Exception):
+                    self._samples(keys, OrderDone(order.id, []))
+        if not self._begun:
+            self._begun = True
+            start = dumps((_state_of(self._task.dataset), None, False))
+            done.start = start if len(start) <= LARGEST // 2 else b""
+        seed_all(rnd.key(order.seed, order.epoch, order.step))
+        samples = self._samples(keys_of(order, self._task.auto_collation), done)
+        state = self._snapshots.after_batch(lambda: (_state_of(self._task.dataset), None, False))
+        self._encode(samples, memory, done, state)
+
+
+class IterableRunner(PinnedRunner):
+    """Runs batches of an iterable dataset, whose place in its stream lives in this worker alone."""
+
+    def __init__(self, link: Link, task: ObjectTask) -> None:
+        super().__init__(link, task)
+        self._epoch: int | None = None
+        self._step = -1
+        self._stream: Stream | None = None
+        self._begun = self._ended = False
+
+    def _prepare(self, order: Order, memory: SlotMemory, done: OrderDone) -> None:
+        if order.epoch != self._epoch or order.step <= self._step:
+            # Steps only grow, so a smaller one is of an epoch that is run again.
+            if self._epoch is not None and self._task.worker_init_fn is None:
+                # What an epoch draws must not depend on the epochs before: it may be resumed without them.
+                seed_all(order.seed + self._link.worker)
+            self._epoch, self._stream = order.epoch, None
+            self._begun = self._ended = False
+        self._step = order.step
+        if not self._begun:
+            self._begun = True
+            self._stream = self._begin()
+            if self._stream.stateful:
+                start = dumps(self._stream.states())
+                done.start = start if len(start) <= LARGEST // 2 else b""
+        stream = self._stream
+        if stream is None:  # it could not even begin
+            done.exhausted = True
+            return
+        samples, found = stream.gather()
+        done.exhausted = not found
+        if found:
+            state = self._snapshots.after_batch(stream.states) if stream.stateful else b""
+            self._encode(samples, memory, done, state)
+        elif self._task.persistent and stream.stateful and not self._ended:
+            # The next epoch begins with the dataset as this one left it.
+            self._ended = True
+            done.result, done.has_state = encode(dumps(stream.states()), memory), True
+            if memory.moved:
+                done.slot_offset, done.slot_bytes = memory.offset, memory.nbytes
 
     def _begin(self) -> Stream:
-        skip, state = self._resume if self._resume is not None else (0, None)
-        self._resume = None
+        resume, self._resume = self._resume, None
         task = self._task
-        if state is not None and hasattr(task.dataset, "load_state_dict"):
-            task.dataset.load_state_dict(state)
-            skip = 0
         size = task.batch_size if task.auto_collation else None
-        self._stream = stream = Stream(task.dataset, size, drop_last=task.drop_last)
-        for _ in range(skip):
-            stream.gather()
-        return stream
-
-    def _state(self) -> bytes:
-        if not hasattr(self._task.dataset, "state_dict"):
-            return b""
-        return msgspec.json.encode(self._task.dataset.state_dict())
+        return Stream(task.dataset, size, drop_last=task.drop_last, resume=resume)

@@ -164,6 +164,13 @@ def _sampling(sampling: str | None, share: bool, ordered: bool, world_size: int)
     return sampling
 
 
+def read_snapshots(every: Any) -> int | None:
+    """How often states are taken: as given, or None for as it suits their size."""
+    if every is not None and (isinstance(every, bool) or not isinstance(every, int) or every < 0):
+        raise OptionError(f"snapshot_every_n_steps={every!r}; write a number of batches, 0 for none, or None")
+    return every
+
+
 def wants_sharing(share: bool | None, described: bool) -> bool:
     """Whether a loader shares: as it was told, else as the environment says for all that have a recipe."""
     if share is None:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import torch
+
 from headrace.core.bits import Bits
-from headrace.loader.draws import EndlessDraws, SamplerDraws, UniformDraws
+from headrace.loader.dataset_sessions import InlineIterableSession, PinnedSession
+from headrace.loader.draws import (
+    EndlessDraws,
+    LooseDraws,
+    SamplerDraws,
+    UniformDraws,
+    before_first_epoch,
+    draws_from_torch,
+)
 from headrace.loader.options import Options
 from headrace.loader.recipe_dataset import RecipeDataset
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import Session
 from headrace.loader.sharing import SharedDraws
-from headrace.loader.state import VERSION, LoaderState, unpack_seen
+from headrace.loader.state import VERSION, LoaderState, pack_generator, unpack_seen
+from headrace.loader.stateful import take
 from headrace.sampling import Geometry, UniformEpoch
 
 
@@ -35,7 +47,10 @@ class Ordering:
     by_index: bool
     """Keys must be indices of samples, because a recipe prepares them."""
     prefetches: bool
-    """Samplers are read ahead of what is delivered, so that their own state says nothing."""
+    """Samplers are read ahead of what is delivered."""
+    in_order: bool
+    snapshot_every: int | None
+    """Batches from one state of a sampler to the next, where it is read ahead."""
 
     @property
     def drawn_by_host(self) -> bool:
@@ -59,10 +74,17 @@ class Ordering:
         """Samples of an epoch, where that does not depend on a sampler or the dataset's iterator."""
         return None if self.iterable or not self.ours else self.samples
 
-    def steps(self, position: int) -> int | None:
-        """Batches from ``position`` to the epoch's end, where that is known."""
+    def steps(self, resume: LoaderState | None) -> int | None:
+        """Batches to the epoch's end, from its beginning or from a state on, where that is known."""
         size = self.size
-        return None if size is None else self._geometry().steps(size - position)
+        if size is None or resume is None:
+            return None if size is None else self._geometry().steps(size)
+        return self._geometry().steps(size - resume.position) - len(resume.early)
+
+    @property
+    def step(self) -> int:
+        """Samples of one step, over all ranks."""
+        return self.batch_size * self.options.world_size
 
     def _geometry(self) -> Geometry:
         return Geometry(self.batch_size, self.options.rank, self.options.world_size, self.drop_last)
@@ -83,29 +105,40 @@ class Ordering:
         return SharedDraws(sharing.client, seed=seed, epoch=epoch, given=given, own=own)
 
     def _own_draws(self, seed: int, epoch: int, resume: LoaderState | None) -> Any:
+        position = resume.position if resume is not None else 0
         if self.iterable:
-            return EndlessDraws(seed=seed, epoch=epoch)
-        if not self.ours:
-            if resume is not None and resume.sampler is not None:
-                self.sampler.load_state_dict(resume.sampler)
-            skip = resume.position if resume is not None and resume.sampler is None else 0
-            # (a sampler that keeps a state of its own goes on by itself)
-            return SamplerDraws(
+            return EndlessDraws(seed=seed, epoch=epoch, position=position)
+        draws: Any
+        if self.ours:
+            draws = self._uniform_draws(seed, epoch, position)
+        else:
+            draws = SamplerDraws(
                 self.sampler,
                 batched=self.batched,
                 seed=seed,
                 epoch=self._keyed(epoch),
                 size=self.samples if self.by_index else None,
-                skip=skip,
+                position=position,
+                resume=resume.sampler if resume is not None else None,
+                prefetched=self.prefetches,
+                every=self.snapshot_every,
             )
+        if self.in_order:
+            return draws
+        return LooseDraws(draws, position=position, early=resume.early if resume is not None else ())
+
+    def _uniform_draws(self, seed: int, epoch: int, position: int) -> UniformDraws:
+        geometry = self._geometry()
         make = partial(
             UniformEpoch,
             self.samples,
-            self._geometry(),
+            geometry,
             seed=seed,
             epoch=self._keyed(epoch),
             shuffle=self.shuffle,
-            position=resume.position if resume is not None else 0,
+            position=position,
+            # Random numbers of a dataset's batches go by their step, so an epoch that goes on counts on.
+            first=0 if self.by_index else -(-position // (geometry.batch_size * geometry.world_size)),
         )
         return UniformDraws(make, seed)
 
@@ -115,18 +148,80 @@ class Ordering:
 
     # -- state --------------------------------------------------------------------------------------------
 
-    def state(self, seed: int | None, epoch: int, position: int, session: Session | None) -> LoaderState:
-        """Where a loader stands at ``position`` of an epoch that ``session`` delivers."""
-        state = LoaderState(
-            VERSION, self.sampling, seed, epoch, position, size=self.size, shuffle=self.shuffle
-        )
-        if state.sampling == "sampler" and position and not self.prefetches and _stateful(self.sampler):
-            state.sampler = self.sampler.state_dict()
-        delivered = getattr(session, "delivered", None)
-        if delivered is not None:
-            state.workers = list(delivered)
+    def state(self, place: Place) -> LoaderState:
+        """Where a loader stands in the middle of an epoch."""
+        state = self._state(place.seed, place.epoch, place.position)
+        state.generator = place.generator
+        draws, session = place.draws, place.session
+        if isinstance(draws, LooseDraws):
+            state.early, draws = draws.early, draws.inner
+        if isinstance(draws, SamplerDraws):
+            state.sampler = draws.mark(place.position)
+        if isinstance(session, PinnedSession | InlineIterableSession):
+            state.workers = session.marks()
+        if isinstance(session, PinnedSession):
+            state.last = session.last
+        state.dataset = self._dataset_state()
         return state
 
+    def between(
+        self,
+        seed: int | None,
+        epoch: int,
+        over: Place | None,
+        *,
+        generator: torch.Generator | None,
+        persistent: bool,
+        drawn: Callable[[], torch.Tensor],
+    ) -> LoaderState:
+        """Where a loader stands before an epoch, the first one or that after ``over``."""
+        state = self._state(seed, epoch, 0)
+        state.dataset = self._dataset_state()
+        if generator is not None:
+            state.generator = pack_generator(generator.get_state())
+        draws = over.draws if over is not None else None
+        if isinstance(draws, LooseDraws):
+            draws = draws.inner
+        if isinstance(draws, SamplerDraws):
+            state.sampler = draws.end()
+        elif state.sampling == "sampler":
+            state.sampler = before_first_epoch(self.sampler, batched=self.batched)
+        if state.sampler is not None and draws_from_torch(self.sampler, batched=self.batched):
+            state.sampler.torch = pack_generator(drawn())
+        session = over.session if over is not None else None
+        if isinstance(session, InlineIterableSession) or (persistent and isinstance(session, PinnedSession)):
+            state.workers = session.marks(between=True)
+        return state
 
-def _stateful(owner: Any) -> bool:
-    return hasattr(owner, "state_dict") and hasattr(owner, "load_state_dict")
+    def _state(self, seed: int | None, epoch: int, position: int) -> LoaderState:
+        return LoaderState(
+            VERSION, self.sampling, seed, epoch, position, size=self.size, shuffle=self.shuffle
+        )
+
+    def _dataset_state(self) -> Any:
+        # (what an iterable dataset says of itself is said once it was asked for its iterator: see ``Mark``)
+        return None if self.by_index or self.iterable else take(self.dataset)
+
+
+@dataclass
+class Place:
+    """Where one iterator over a loader is."""
+
+    seed: int
+    epoch: int
+    session: Session
+    draws: Any
+    """None where they were drawn before the epoch began."""
+    position: int
+    generator: str | None
+    """The loader's generator, once the seed was drawn from it."""
+
+    def deliver(self, drawn: Any) -> None:
+        """A batch is handed to the user."""
+        self.position = drawn.position
+        draws = self.draws
+        if isinstance(draws, LooseDraws):
+            draws.delivered(drawn.position)
+            self.position, draws = draws.position, draws.inner
+        if isinstance(draws, SamplerDraws):
+            draws.delivered(self.position)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from headrace.core.bits import Bits, put
-from headrace.loader.ordering import Ordering
-from headrace.loader.sessions import Session
+from headrace.loader.ordering import Ordering, Place
+from headrace.loader.seeds import EpochSeeds
 from headrace.loader.state import LoaderState, pack_seen
 
 
@@ -19,49 +21,72 @@ class Progress:
         self.batches = self.samples = 0
         """Delivered in all epochs."""
         self._resume: LoaderState | None = None
-        self._state: LoaderState | None = None
+        self._place: Place | None = None
+        self._over: Place | None = None
+        """Where the last epoch ended."""
         self._seen: Bits | None = None
         """Where a shared host draws: what was delivered of the present epoch."""
 
     def load(self, state: LoaderState) -> None:
         """Let the next iteration go on from ``state``."""
-        self._resume, self._state = state, None
+        self._resume, self._place, self._over = state, None, None
         self.epoch = state.epoch
+
+    @property
+    def untouched(self) -> bool:
+        """Whether no epoch has begun and no state was loaded."""
+        return self._resume is None and self._place is None and self._over is None
 
     def take_resume(self) -> LoaderState | None:
         """What the iteration that begins now goes on from, if anything was loaded."""
         resume, self._resume = self._resume, None
         return resume
 
-    def begin(
-        self, ordering: Ordering, resume: LoaderState | None, seed: int, epoch: int, session: Session
-    ) -> None:
+    def begin(self, ordering: Ordering, resume: LoaderState | None, place: Place) -> None:
         """An epoch has begun, or goes on from ``resume``."""
-        self.epoch = epoch + 1
-        if resume is None:
-            self._state = ordering.state(seed, epoch, 0, None)
-        else:
-            self._state = ordering.state(seed, epoch, resume.position, session)
+        self.epoch = place.epoch + 1
+        self._place, self._over = place, None
         if ordering.drawn_by_host:
             self._seen = ordering.seen(resume) or Bits.empty(ordering.samples)
 
-    def deliver(self, ordering: Ordering, seed: int, epoch: int, drawn: Any, session: Session) -> None:
+    def deliver(self, place: Place, drawn: Any) -> None:
         """A batch is handed to the user."""
         self.batches += 1
         self.samples += len(drawn.indices)
         if self._seen is not None:
             put(self._seen.words, drawn.whole)
-        self._state = ordering.state(seed, epoch, drawn.position, session)
+        place.deliver(drawn)
+        self._place, self._over = place, None
 
-    def end(self, ordering: Ordering, seed: int | None, epoch: int) -> None:
+    def end(self, ordering: Ordering, place: Place) -> None:
         """An epoch was delivered to its end."""
         self._seen = Bits.empty(ordering.samples) if self._seen is not None else None
-        self._state = ordering.state(seed, epoch + 1, 0, None)
+        self._place, self._over = None, place
 
-    def plain(self, ordering: Ordering, seed: int | None) -> dict[str, Any]:
-        """As ``state_dict`` gives it."""
-        if self._state is None:
-            return (self._resume or ordering.state(seed, self.epoch, 0, None)).plain()
-        if self._seen is not None and self._state.position:
-            self._state.seen = pack_seen(self._seen)
-        return self._state.plain()
+    def plain(
+        self,
+        ordering: Ordering,
+        seed: int | None,
+        seeds: EpochSeeds,
+        generator: torch.Generator | None,
+        persistent: bool,
+    ) -> dict[str, Any]:
+        """As ``state_dict`` gives it. ``seed``: of the loader's life, if it has one; else ``seeds`` says it."""
+        if self._place is None and self._resume is not None:
+            return self._resume.plain()
+        if self._place is None:
+            over = self._over
+            epoch = self.epoch if over is None else over.epoch + 1
+            coming = seeds.coming() if seed is None else seed
+            return ordering.between(
+                coming,
+                epoch,
+                over,
+                generator=generator,
+                persistent=persistent,
+                drawn=lambda: seeds.torch_after(drawn=seed is None),
+            ).plain()
+        state = ordering.state(self._place)
+        if self._seen is not None and state.position:
+            state.seen = pack_seen(self._seen)
+        return state.plain()

@@ -96,9 +96,19 @@ class UniformEpoch:
     """Draws the batches of one epoch for one rank, from ``position`` on."""
 
     def __init__(
-        self, size: int, geometry: Geometry, *, seed: int, epoch: int, shuffle: bool, position: int = 0
+        self,
+        size: int,
+        geometry: Geometry,
+        *,
+        seed: int,
+        epoch: int,
+        shuffle: bool,
+        position: int = 0,
+        first: int = 0,
     ) -> None:
+        """``first``: the number of the first step."""
         self.epoch = epoch
+        self._first = first
         self._base = position
         self._order = epoch_order(size, seed, epoch, shuffle)[position:]
         self._geometry = geometry
@@ -111,4 +121,5 @@ class UniformEpoch:
             return None
         indices, gone = self._geometry.share(self._order, self._step)
         self._step += 1
-        return Draw(self.epoch, self._step - 1, indices, self._base + gone, self._step == self.steps)
+        step = self._first + self._step - 1
+        return Draw(self.epoch, step, indices, self._base + gone, self._step == self.steps)

@@ -124,6 +124,61 @@ def test_the_host_is_stopped_for_a_while(start: Start) -> None:
     finish(job)
 
 
+def continue_later(pid: int) -> None:
+    """Let a host go on that was stopped, if it is still there."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.parametrize(("sampling", "workers"), [("auto", 0), ("dependent", 1), ("uniform", 1)])
+def test_the_host_stands_still_for_ever(start: Start, sampling: str, workers: int) -> None:
+    """Jobs wait for it only so long; then another takes its place."""
+    loader = {"sampling": sampling, "num_workers": workers}
+    jobs = [
+        start({"HEADRACE_HOST_PATIENCE": "4"}, data=DATA, loader=loader, epochs=3, act_in=1, pause_at=5)
+        for _ in range(2)
+    ]
+    for job in jobs:
+        job.until("paused")
+    before = kill_host(signal.SIGSTOP)
+    for job in jobs:
+        job.tell()
+    finish(*jobs)
+    continue_later(before)
+    assert all(job.stats["client_takeovers"] >= 1 for job in jobs)
+    assert any("did not answer for 4 s and was ended" in job.errors for job in jobs)
+    assert not any("alone" in job.errors for job in jobs)
+    assert host_pid() not in (0, before)
+
+
+def test_a_job_begins_while_the_host_stands_still(start: Start) -> None:
+    first = start(data=DATA, epochs=1, hold=True)
+    first.until("holding")
+    before = kill_host(signal.SIGSTOP)
+    second = start({"HEADRACE_HOST_PATIENCE": "4"}, data=DATA, epochs=2)
+    finish(second)
+    first.tell()
+    finish(first)
+    assert host_pid() not in (0, before)
+
+
+def test_the_host_of_two_ranks_stands_still(start: Start) -> None:
+    where = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29515"}
+    where["HEADRACE_HOST_PATIENCE"] = "4"
+    spec = {"data": DATA, "epochs": 3, "act_in": 1}
+    ranks = [start({**where, "RANK": str(rank)}, **spec, pause_at=3 + 2 * rank) for rank in range(2)]
+    for rank in ranks:
+        rank.until("paused")
+    kill_host(signal.SIGSTOP)
+    for rank in ranks:
+        rank.tell()
+    for rank in ranks:
+        rank.end()
+    for one, two in zip(ranks[0].epochs(), ranks[1].epochs(), strict=True):
+        assert one["bad"] == two["bad"] == 0
+        assert_exact(one["batches"] + two["batches"], range(300), f"epoch {one['number']}")
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_a_worker_is_killed(start: Start, sampling: str) -> None:
     loader = {"sampling": sampling, "num_workers": 2}

@@ -83,6 +83,7 @@ class Commons(Budgets):
         """The identities of the samples of a dataset that was not known when the rank joined."""
         if table.nbytes != self.identity_bytes(session):
             raise ProtocolError(f"{table.nbytes} bytes of identities, and not {self.identity_bytes(session)}")
+        table = table.reshape(-1, 16)
         token, join, pid = self._joining.pop(session)
         dataset = self.universe.datasets.get(join.dataset)
         if dataset is None:

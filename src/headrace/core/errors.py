@@ -45,6 +45,9 @@ class ProtocolError(HeadraceError, RuntimeError):
 class HostUnavailable(HeadraceError, RuntimeError):
     """The shared host cannot be found, started or talked to."""
 
+    again = True
+    """Whether it may be tried again soon."""
+
 
 class HostGone(HostUnavailable):
     """The shared host ended the connection. There may be another, or one may be started."""
@@ -60,7 +63,6 @@ class HostRefused(HostUnavailable):
     def __init__(self, reason: str, *, again: bool = False) -> None:
         super().__init__(f"the shared host refuses: {reason}")
         self.again = again
-        """Whether it may be tried again soon."""
 
 
 class BadSample(msgspec.Struct, frozen=True):

@@ -129,13 +129,11 @@ class SharedClient:
             try:
                 self._join_host()
                 return
-            except HostRefused as error:
+            except HostUnavailable as error:
                 if not error.again or not left:
                     raise
-                time.sleep(_PAUSE)
-            except HostUnavailable:
-                if not left:
-                    raise
+                if isinstance(error, HostRefused):
+                    time.sleep(_PAUSE)
 
     def _join_host(self) -> None:
         try:
@@ -146,7 +144,7 @@ class SharedClient:
             self._join_at(sock, runtime.patience())
         except BaseException as error:
             if isinstance(error, HostSilent):
-                runtime.depose(sock)
+                error.again = runtime.depose(sock)
             sock.close()
             raise
 

@@ -275,15 +275,15 @@ def connect(timeout: float = 5.0) -> socket.socket | None:
             raise
 
 
-def depose(sock: socket.socket) -> None:
-    """End the host at the other end, which does not answer.
+def depose(sock: socket.socket) -> bool:
+    """End the host at the other end, which does not answer; whether it is gone.
 
     Only so do its lock and its memory become free, and the jobs that wait for it find another. One that cannot be
     ended (it is in another container) is left alone.
     """
     pid = wire.peer_pid(sock)
     if pid <= 0 or pid == os.getpid():
-        return
+        return False
     with contextlib.suppress(OSError, AttributeError):
         process = os.pidfd_open(pid)
         try:
@@ -291,7 +291,7 @@ def depose(sock: socket.socket) -> None:
             poll = select.poll()
             poll.register(sock, select.POLLIN)
             if any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0)):
-                return
+                return True
             signal.pidfd_send_signal(process, signal.SIGKILL)
             wire.wait(process, _LAST)
         finally:
@@ -299,6 +299,8 @@ def depose(sock: socket.socket) -> None:
         warnings.warn(
             f"the shared host (pid {pid}) did not answer for {patience():g} s and was ended", stacklevel=2
         )
+        return True
+    return False
 
 
 def find_or_start(timeout: float = 20.0, *, command: Sequence[str] | None = None) -> socket.socket:

@@ -262,7 +262,7 @@ class Service:
                 self._handle(connection, decode_request(data), fds)
             except BlockingIOError:
                 return
-            except (ProtocolError, msgspec.MsgspecError) as error:
+            except (ProtocolError, msgspec.MsgspecError, UnicodeDecodeError) as error:
                 self._complain(connection, error)
                 self._refuse(connection, f"the host did not understand: {str(error)[:500]}")
                 self._drop(connection)
@@ -364,7 +364,7 @@ class Service:
             self._refuse(connection, f"there is no memory to number {size // 16} samples")
             return
         table = np.frombuffer(wire.from_memfd(fd, size), np.uint8)
-        self._reply(connection, self.commons.identities(connection.session, table.reshape(-1, 16)))
+        self._reply(connection, self.commons.identities(connection.session, table))
         self._turned = time.monotonic()  # of very many samples that takes long, and is no standing still
 
     def _worker_request(self, connection: Connection, request: Request) -> None:

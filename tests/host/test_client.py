@@ -1,0 +1,190 @@
+"""A job's end of the connection, with a real host in a process of its own that starts badly, hangs or goes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace.coordinate.protocol import MOST_ROWS, Join
+from headrace.core.errors import HostUnavailable, OptionError
+from headrace.engine import wire
+from headrace.host import control, runtime
+from headrace.host.client import SharedClient
+from headrace.host.shared_draw import SharedDraw
+from tests.host.test_runtime import gone, python
+from tests.host.test_service import identities, terms
+from tests.loader.helpers import wait_until
+
+pytestmark = pytest.mark.faults
+
+SERVICE = [sys.executable, "-P", "-m", "headrace.host.service"]
+
+
+@contextmanager
+def opened(join: Join) -> Iterator[SharedClient]:
+    with closing(SharedClient(lambda: identities(join.samples))) as client:
+        client.open(join)
+        yield client
+
+
+def next_draw(client: SharedClient) -> SharedDraw | None:
+    """The next draw of the epoch; None at its end."""
+    client.ask()
+    found: list[SharedDraw] = []
+
+    def came() -> bool:
+        drawn = client.take()
+        found.extend([drawn] if drawn is not None else [])
+        return bool(found) or client.over
+
+    assert wait_until(came, 60)
+    return found[0] if found else None
+
+
+def rest_of_epoch(client: SharedClient) -> list[int]:
+    """All samples that are still to come."""
+    samples: list[int] = []
+    while (drawn := next_draw(client)) is not None:
+        samples += drawn.indices.tolist()
+        client.give_up(drawn.ticket, drawn.instance, 0, len(drawn.indices))
+    return samples
+
+
+def host_of(client: SharedClient) -> int:
+    assert client._sock is not None
+    return wire.peer_pid(client._sock)
+
+
+def test_a_host_that_is_killed_as_it_starts_is_started_again(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By the first job that wants one, too."""
+    code = f"""
+    import os, signal, sys
+    mark = {str(tmp_path / "killed")!r}
+    if not os.path.exists(mark):
+        open(mark, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.execv({sys.executable!r}, {SERVICE!r})
+    """
+    monkeypatch.setattr(runtime, "host_command", lambda: python(code))
+    with opened(terms("token", 64)) as client:
+        client.begin(0, explicit=False)
+        assert sorted(rest_of_epoch(client)) == list(range(64))
+    assert (tmp_path / "killed").exists()
+
+
+def test_a_host_that_never_starts_is_an_error_with_its_reason(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "host_command", lambda: python("import sys; sys.exit('out of order')"))
+    with pytest.raises(HostUnavailable, match="out of order"), opened(terms("token", 64)):
+        pass
+
+
+def test_who_is_refused_for_good_does_not_try_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with opened(terms("first", 64)):
+        other = terms("second", 64)
+        other.samples = 65
+        tries: list[float] = []
+        find = runtime.find_or_start
+
+        def counted(timeout: float) -> object:
+            tries.append(timeout)
+            return find(timeout)
+
+        other.dataset = terms("first", 64).dataset
+        monkeypatch.setattr(runtime, "find_or_start", counted)
+        with pytest.raises(HostUnavailable, match="has 64 samples here and 65 there"), opened(other):
+            pass
+        assert len(tries) == 1
+
+
+def test_a_host_that_cannot_be_ended_is_done_without_and_gives_nothing_twice(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One in another container, say. When it goes on, it sees that jobs have given it up, and goes."""
+    monkeypatch.setenv("HEADRACE_HOST_PATIENCE", "3")
+    monkeypatch.setattr(runtime, "depose", lambda sock: False)
+    with opened(terms("token", 64)) as client:
+        pid = host_of(client)
+        client.begin(0, explicit=False)
+        first = next_draw(client)
+        assert first is not None
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with pytest.warns(UserWarning, match="did not answer in time.*goes on alone"):
+                samples = rest_of_epoch(client)
+            assert client.alone
+            assert sorted([*first.indices.tolist(), *samples]) == list(range(64))
+            client.begin(1, explicit=False)
+            assert client.alone, "it is still there, and still silent"
+            early = next_draw(client)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert wait_until(lambda: gone(pid), 20)
+        assert "stood still" in (place / "host.log").read_text()
+        assert early is not None
+        assert sorted([*early.indices.tolist(), *rest_of_epoch(client)]) == list(range(64))
+        # Another host is there by now: the next epoch is drawn by it.
+        with opened(terms("other", 64)):
+            client.begin(2, explicit=False)
+            assert not client.alone
+            assert sorted(rest_of_epoch(client)) == list(range(64))
+
+
+def test_a_job_that_stood_still_itself_does_not_blame_its_host(place: Path) -> None:
+    """What the host said meanwhile is looked at first."""
+    with opened(terms("token", 64)) as client:
+        pid = host_of(client)
+        client.begin(0, explicit=False)
+        client.ask()
+        assert wire.wait(client.fileno(), 20)
+        client._heard = client._pinged = time.monotonic() - 3600
+        client.pump()
+        assert client.has_draws and host_of(client) == pid and not client.takeovers
+
+
+def test_batches_that_are_too_large_to_share_are_refused(place: Path) -> None:
+    with opened(terms("token", 64)) as client, pytest.raises(OptionError, match="share=False"):
+        client.ask(bytes(8 * MOST_ROWS + 8))
+
+
+@pytest.fixture
+def many_descriptors() -> Iterator[None]:
+    """New descriptors have numbers that ``select`` does not know."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("the system allows too few descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    held = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        while held[-1] < 1100:
+            held.append(os.dup(held[0]))
+        yield
+    finally:
+        wire.close_all(held)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_descriptors_beyond_a_thousand(place: Path, many_descriptors: None, workers: int) -> None:
+    recipe = hr.Recipe(hr.synthetic.source(100, shape=(4, 4), classes=100), decode=hr.synthetic.decode())
+    options = {"batch_size": 8, "shuffle": True, "num_workers": workers, "cache": "1MiB", "share": True}
+    with hr.DataLoader(recipe, **options) as loader, hr.DataLoader(recipe, **options) as other:
+        for _ in range(2):
+            pairs = list(zip(loader, other, strict=True))
+            for side in range(2):
+                targets = np.concatenate([pair[side][1].numpy() for pair in pairs])
+                assert sorted(targets.tolist()) == list(range(100))
+    assert control.stop()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import mmap
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -62,3 +64,36 @@ def test_what_cannot_be_given_back_is_an_error() -> None:
     finally:
         os.close(read)
         os.close(write)
+
+
+LIMITED = """
+import os
+import subprocess
+import sys
+import resource
+from headrace.core import sparse
+from headrace.core.memory import address_room, total_memory
+
+fd = os.memfd_create("limited")
+resource.setrlimit(getattr(resource, {kind!r}), ({limit}, resource.RLIM_INFINITY))
+span = sparse.make_addresses(fd)
+assert span == os.fstat(fd).st_size
+print(span >= total_memory(), span, address_room())
+"""
+
+
+@pytest.mark.parametrize("kind", ["RLIMIT_AS", "RLIMIT_FSIZE"])
+def test_limits_of_a_process_leave_a_cache_addresses(kind: str) -> None:
+    code = LIMITED.format(kind=kind, limit=1 << 30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    enough, span, room = done.stdout.split()
+    if kind == "RLIMIT_AS":
+        assert enough == "True" and 0 < int(room) < 1 << 30, "others may map all of it"
+    else:
+        assert 1 << 29 <= int(span) <= 1 << 30 and room == "None"
+
+
+def test_where_files_may_hardly_be_longer_than_nothing_it_is_said() -> None:
+    code = LIMITED.format(kind="RLIMIT_FSIZE", limit=1000)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "OutOfSharedMemory" in done.stderr and "ulimit -f" in done.stderr

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from collections.abc import Iterator
 
 _PROC = "/proc"
@@ -74,6 +75,21 @@ def _reclaimable(directory: str) -> int:
     stat = dict(line.split() for line in _read(os.path.join(directory, "memory.stat")).splitlines())
     # In version 1, "inactive_file" leaves out the cgroups below, whose pages count as usage all the same.
     return int(stat.get("total_inactive_file", stat.get("inactive_file", 0)))
+
+
+def address_limit() -> int | None:
+    """Bytes of addresses that this process may have (``ulimit -v``); None: as many as it likes."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def address_room() -> int | None:
+    """Bytes of addresses that this process may still take; None: as many as it likes."""
+    limit = address_limit()
+    if limit is None:
+        return None
+    words = _read(os.path.join(_PROC, "self/statm")).split()
+    return max(0, limit - (int(words[0]) * os.sysconf("SC_PAGE_SIZE") if words else limit // 2))
 
 
 def usable_cpus() -> int:

@@ -6,14 +6,17 @@ import ctypes
 import mmap
 import os
 
+from headrace.core.errors import OutOfSharedMemory
 from headrace.core.layout import aligned
 from headrace.core.memory import total_memory
+from headrace.core.sizes import show_size
 
 PAGE = mmap.PAGESIZE
 """Memory is given out in pages."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _PLENTY = 16
 """Addresses for each byte of the machine's memory."""
+_FEWEST = 1 << 20
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _fallocate = getattr(_libc, "fallocate64", _libc.fallocate)
@@ -21,19 +24,35 @@ _fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int6
 
 
 def make_addresses(fd: int) -> int:
-    """Give a file as many addresses as it needs to be roomy and as processes here can map; how many these are."""
+    """Give a file as many addresses as it needs to be roomy, and as few as can be mapped; how many these are.
+
+    As many as the machine has memory it always has, even where this process may not map so many (``ulimit -v``):
+    others may, and there are other ways to it than to map the whole. Fewer only where files may not be so long.
+    """
     least = total_memory()
     span = _PLENTY * least
     while True:
         try:
             os.ftruncate(fd, span)
-            mmap.mmap(fd, span).close()
-        except (OSError, ValueError, OverflowError):
-            if span <= least:
-                raise
-            span = max(least, span // 2)
-        else:
+        except (OSError, OverflowError) as error:
+            if span <= _FEWEST:
+                raise OutOfSharedMemory(
+                    f"a cache needs a file in memory of {show_size(span)} at least, and cannot have it: {error}. "
+                    "Is there a limit on the sizes of files (ulimit -f)?"
+                ) from error
+            span //= 2
+            continue
+        if span <= least or _can_map(fd, span):
             return span
+        span = max(least, span // 2)
+
+
+def _can_map(fd: int, span: int) -> bool:
+    try:
+        mmap.mmap(fd, span).close()
+    except (OSError, ValueError, OverflowError):
+        return False
+    return True
 
 
 def resident(fd: int) -> int:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from headrace.cache.arena import map_file
+from headrace.cache.windows import Windows
 from headrace.coordinate.messages import Order, OrderDone, encoder
 from headrace.coordinate.protocol import PROTOCOL, Fill, Finished, Hello, Idle, Refused, Welcome, decode_reply
 from headrace.core.errors import ProtocolError
@@ -44,7 +44,7 @@ class SharedStore:
         self._path, self._token, self._patience = path, token, patience
         self._sock: socket.socket | None = None
         self._sending = threading.Lock()
-        self._memories: dict[int, memoryview] = {}
+        self._memories: dict[int, Windows] = {}
         self._arrived = threading.Condition()
         self._grants: dict[tuple[int, int], Grants] = {}
         self._closed = False
@@ -110,7 +110,7 @@ class SharedStore:
     def _map(self, welcome: Welcome, fd: int) -> None:
         if os.fstat(fd).st_size < welcome.span:
             raise ProtocolError("the cache is shorter than the host says")
-        memory = map_file(fd, 0, welcome.span)
+        memory = Windows(fd, welcome.span)
         with self._arrived:
             self._memories.pop(welcome.instance, None)
             while len(self._memories) >= _MEMORIES:
@@ -157,7 +157,7 @@ class SharedStore:
 
     # -- the store ---------------------------------------------------------------------------------------------
 
-    def _memory(self, instance: int) -> memoryview:
+    def _memory(self, instance: int) -> Windows:
         memory = self._memories.get(instance)
         if memory is None:
             with self._arrived:
@@ -170,10 +170,7 @@ class SharedStore:
 
     def extent(self, order: Order, offset: int, nbytes: int) -> memoryview:
         """See ``Store``."""
-        memory = self._memory(order.instance)
-        if nbytes < 0 or offset < 0 or offset + nbytes > len(memory):
-            raise ValueError(f"extent {offset}+{nbytes} is outside of the cache")
-        return memory[offset : offset + nbytes]
+        return self._memory(order.instance).view(offset, nbytes)
 
     def take(self, order: Order, form: Form, sizes: Sequence[int]) -> list[int | None]:
         """See ``Store``."""

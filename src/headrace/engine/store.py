@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from headrace.cache.arena import Arena
+from headrace.cache.windows import Windows
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import OutOfSharedMemory
 from headrace.core.forms import CACHEABLE, Form
@@ -52,15 +53,16 @@ class LocalStore:
 
     def __init__(self, cache: Cache | None) -> None:
         self._cache = cache
+        self._windows: Windows | None = None
         self._grants: dict[int, Grants] = {}
 
     def extent(self, order: Order, offset: int, nbytes: int) -> memoryview:
         """See ``Store``."""
-        span = 0 if self._cache is None else self._cache.span
-        if nbytes < 0 or offset < 0 or offset + nbytes > span:
-            raise ValueError(f"extent {offset}+{nbytes} is outside of the cache")
-        assert self._cache is not None
-        return self._cache.arena.map(0, span)[offset : offset + nbytes]
+        if self._windows is None:
+            if self._cache is None:
+                raise ValueError(f"extent {offset}+{nbytes} is outside of the cache, which there is none of")
+            self._windows = Windows(self._cache.arena.fd, self._cache.span)
+        return self._windows.view(offset, nbytes)
 
     def take(self, order: Order, form: Form, sizes: Sequence[int]) -> list[int | None]:
         """See ``Store``."""

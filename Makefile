@@ -4,7 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # What the C kernels need to compile. Without them headrace installs and runs on its slower pure-Python path.
-DEBIAN := gcc libc6-dev
+# The headers of libjpeg are for a test and a benchmark only.
+DEBIAN := gcc libc6-dev libjpeg62-turbo-dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
 .PHONY: demo test fuzz check wheel bench-single bench-sharing bench-model bench-doctor bench-simulate papers soak \
@@ -46,7 +47,11 @@ wheel: $(VENV)/.installed  ## build an sdist and a wheel into dist/, check them,
 	HEADRACE_REQUIRE_NATIVE=1 LDSHARED="$${CC:-gcc} -shared" .venv-wheel/bin/python -m build --outdir dist/built .
 	PATH="$(CURDIR)/.venv-wheel/bin:$$PATH" .venv-wheel/bin/auditwheel repair --strip --wheel-dir dist dist/built/*.whl
 	mv dist/built/*.tar.gz dist && rm -r dist/built
-	HEADRACE_WHEELS=$(CURDIR)/dist $(BIN)/python -m pytest tests/test_wheel.py $(PYTEST_ARGS)
+	# torchvision's wheel brings a libjpeg-turbo of another interface than Pillow's
+	rm -rf .venv-wheel/more && .venv-wheel/bin/python -m pip --quiet download --no-deps -d .venv-wheel/more torchvision
+	cd .venv-wheel/more && ../bin/python -m zipfile -e torchvision-*.whl .
+	HEADRACE_WHEELS=$(CURDIR)/dist HEADRACE_TEST_LIBJPEGS=$$(echo $(CURDIR)/.venv-wheel/more/torchvision.libs/libjpeg*) \
+		$(BIN)/python -m pytest tests/test_wheel.py tests/recipes/test_libjpegs.py $(PYTEST_ARGS)
 
 bench-single:  ## one job against its peers (QUICK=1 for a few minutes)
 	PYTHON=$(PYTHON) benchmarks/single/run $(if $(QUICK),--quick)

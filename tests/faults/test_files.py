@@ -1,8 +1,12 @@
 """Files that are broken, cut off, something else, gone, or changed: each is named, and the rest is loaded."""
 
+import contextlib
+import errno
 import os
 import random
+import resource
 import shutil
+import socket
 
 import cv2
 import numpy as np
@@ -180,3 +184,57 @@ def test_a_file_that_grows_while_it_is_read_gives_what_it_had(tmp_path):
     os.truncate(path, 50_000_000)
     count, bad = load(tmp_path)
     assert count + len(bad) == 4
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_what_is_no_file_is_named_and_waits_for_nobody(tmp_path, num_workers):
+    jpeg_folder(tmp_path, count=6, classes=1)
+    folder = tmp_path / "class-0"
+    os.mkfifo(folder / "fifo.jpg")
+    os.symlink("/dev/zero", folder / "device.jpg")
+    listener = socket.socket(socket.AF_UNIX)
+    with listener, contextlib.chdir(folder):
+        listener.bind("socket.jpg")
+        recipe = hr.Recipe(
+            source=hr.files(sorted(folder.iterdir())),
+            decode=hr.image.decode(),
+            augment=[hr.image.resize((16, 16))],
+        )
+        options = {"batch_size": 3, "num_workers": num_workers, "on_error": "skip", "error_budget": 3}
+        with hr.DataLoader(recipe, **options) as loader:
+            assert sum(len(batch) for batch in loader) == 6
+            bad = {os.path.basename(sample.name): sample.reason for sample in loader.bad_samples}
+    assert set(bad) == {"fifo.jpg", "device.jpg", "socket.jpg"}
+    assert "a FIFO, and not a regular file" in bad["fifo.jpg"]
+    assert "a device or socket, and not a regular file" in bad["device.jpg"]
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_file_that_would_fill_the_memory_is_not_read(tmp_path, num_workers):
+    jpeg_folder(tmp_path, count=6, classes=1)
+    with open(tmp_path / "class-0" / "003.jpg", "r+b") as file:
+        file.truncate(3 << 30)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    count, bad = load(tmp_path, num_workers=num_workers)
+    assert count == 5
+    assert "3.0 GiB, and at most 1.0 GiB are read" in bad["003.jpg"]
+    assert "pass max_bytes=" in bad["003.jpg"]
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 19, "kibibytes"
+
+
+def test_the_largest_file_that_is_read_can_be_chosen(tmp_path):
+    jpeg_folder(tmp_path, count=4, classes=1)
+    paths = sorted((tmp_path / "class-0").iterdir())
+    paths[1].write_bytes(paths[1].read_bytes() + bytes(100_000))
+    for source in (
+        hr.files(paths, max_bytes=100_000),
+        hr.folder(tmp_path, max_bytes="100kB"),
+        hr.folder(tmp_path, labels=False, max_bytes=100_000),
+    ):
+        read = source.read_many(range(4))
+        assert [isinstance(data, bytes) for data in read] == [True, False, True, True]
+        assert read[1].errno == errno.EFBIG
+    assert len(hr.files(paths, max_bytes="1MB").read_many([1])[0]) > 100_000
+    for wrong in (0, -1, "much"):
+        with pytest.raises(hr.OptionError, match="max_bytes"):
+            hr.files(paths, max_bytes=wrong)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from headrace.core.errors import OptionError
-from headrace.sources.local import FileSource
+from headrace.sources.local import MAX_BYTES, FileSource
 from headrace.sources.paths import PathTable
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
@@ -25,6 +25,7 @@ def folder(
     labels: bool = True,
     followlinks: bool = True,
     allow_empty: bool = False,
+    max_bytes: int | str = MAX_BYTES,
 ) -> FileSource:
     """A source of the files below ``root``.
 
@@ -37,20 +38,21 @@ def folder(
     that are numbers are the targets; other labels are classes, numbered by sorted name.
 
     ``labels=False``: all files, however deep, without targets. ``extensions=None`` takes files of every name.
+    ``max_bytes``: as of ``files``.
     """
     path = os.path.abspath(os.fspath(root))
     if not os.path.isdir(path):
         what = "is not a folder" if os.path.exists(path) else "does not exist"
         raise OptionError(f"folder({path!r}) {what}; expected a folder of samples")
     if manifest is not None:
-        return _from_manifest(path, os.path.join(path, os.fspath(manifest)))
+        return _from_manifest(path, os.path.join(path, os.fspath(manifest)), max_bytes)
     suffixes = None if extensions is None else tuple(os.fsencode(e.lower()) for e in extensions)
     top = os.fsencode(path)
     if not labels:
         found = _files_below(top, b"", suffixes, followlinks)
         if not found:
             raise OptionError(f"folder({path!r}, labels=False) has no files ending in {_shown(extensions)}")
-        return FileSource(PathTable(path, found))
+        return FileSource(PathTable(path, found), max_bytes=max_bytes)
     names = sorted(
         entry.name
         for entry in os.scandir(top)
@@ -77,7 +79,8 @@ def folder(
     if not paths:
         raise OptionError(f"no class folder of folder({path!r}) has a file ending in {_shown(extensions)}")
     targets = np.repeat(np.arange(len(names), dtype=np.int64), counts)
-    return FileSource(PathTable(path, paths), targets, classes=[os.fsdecode(name) for name in names])
+    classes = [os.fsdecode(name) for name in names]
+    return FileSource(PathTable(path, paths), targets, classes=classes, max_bytes=max_bytes)
 
 
 def _shown(extensions: Sequence[str] | None) -> str:
@@ -114,7 +117,7 @@ def _files_below(
     return [os.path.join(relative, name) for relative in sorted(listings) for name in listings[relative]]
 
 
-def _from_manifest(root: str, path: str) -> FileSource:
+def _from_manifest(root: str, path: str, max_bytes: int | str) -> FileSource:
     if not os.path.isfile(path):
         raise OptionError(f"manifest {path!r} does not exist; its path is taken from the folder {root!r}")
     if path.endswith(".json"):
@@ -126,7 +129,8 @@ def _from_manifest(root: str, path: str) -> FileSource:
     if not pairs:
         raise OptionError(f"manifest {path!r} lists no files")
     targets, classes = _numbered([label for _, label in pairs])
-    return FileSource(PathTable(root, (os.fsencode(name) for name, _ in pairs)), targets, classes=classes)
+    table = PathTable(root, (os.fsencode(name) for name, _ in pairs))
+    return FileSource(table, targets, classes=classes, max_bytes=max_bytes)
 
 
 def _json_pairs(path: str) -> list[tuple[str, Any]]:

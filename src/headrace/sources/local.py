@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
+import stat
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,11 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import OptionError
+from headrace.core.sizes import parse_size, show_size
 from headrace.sources.paths import PathTable
 from headrace.sources.source import as_targets
 from headrace.sources.versions import versions
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC
+MAX_BYTES = 1 << 30
+"""Larger files are refused unless the caller allows them: one sample should not fill the memory."""
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+"""Nonblocking for the sake of what is no file: opening a FIFO waits for somebody who writes to it."""
 _AT_ONCE = 32
 """Files that one call has open at a time: far below any limit, with many threads at work."""
 
@@ -31,7 +37,11 @@ class FileSource:
         *,
         classes: Sequence[str] | None = None,
         encoded: bool = True,
+        max_bytes: int | str = MAX_BYTES,
     ) -> None:
+        self._max_bytes = parse_size(max_bytes, total=0, option="max_bytes")
+        if not self._max_bytes:
+            raise OptionError(f"max_bytes={max_bytes!r}: must be positive")
         self._table = table
         self._targets = as_targets(targets, len(table))
         self._listing: str | None = None
@@ -64,7 +74,7 @@ class FileSource:
     def read_many(self, indices: Sequence[int] | NDArray[Any]) -> list[bytes | BaseException]:
         """The bytes of each file, or the error that kept it from being read."""
         paths = self._table.many(indices)
-        return read_files(paths) if self.encoded else list(paths)
+        return read_files(paths, self._max_bytes) if self.encoded else list(paths)
 
     def name(self, index: int) -> str:
         """The file's path."""
@@ -102,39 +112,62 @@ class FileSource:
         return sha.hexdigest()
 
 
-def read_files(paths: Sequence[bytes]) -> list[bytes | BaseException]:
+def read_files(paths: Sequence[bytes], max_bytes: int = MAX_BYTES) -> list[bytes | BaseException]:
     """All bytes of each file; an ``OSError`` is returned in its place, not raised.
+
+    What is no regular file, or larger than ``max_bytes``, is refused before anything is read.
 
     Several files are opened and announced before the first is read, so that a disk or a server works on all of
     them at once: twice as fast when they are not in memory, and hardly slower when they are.
     """
     out: list[bytes | BaseException] = []
     for start in range(0, len(paths), _AT_ONCE):
-        waiting = [_open(path) for path in paths[start : start + _AT_ONCE]][::-1]
+        waiting = [_open(path, max_bytes) for path in paths[start : start + _AT_ONCE]][::-1]
         try:
             while waiting:
                 opened = waiting.pop()
-                out.append(opened if isinstance(opened, OSError) else _read(opened, paths[len(out)]))
+                out.append(opened if isinstance(opened, OSError) else _read(*opened, paths[len(out)]))
         finally:
             for opened in waiting:
-                if isinstance(opened, int):
-                    os.close(opened)
+                if not isinstance(opened, OSError):
+                    os.close(opened[0])
     return out
 
 
-def _open(path: bytes) -> int | OSError:
+def _open(path: bytes, max_bytes: int) -> tuple[int, int] | OSError:
+    """A descriptor and the file's size."""
     try:
         descriptor = os.open(path, _FLAGS)
     except OSError as error:
         return error
+    try:
+        found = os.fstat(descriptor)
+        refused = _refusal(found, path, max_bytes)
+    except OSError as error:
+        refused = error
+    if refused is not None:
+        os.close(descriptor)
+        return refused
     with contextlib.suppress(OSError):  # it is advice; not every file system takes any
         os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
-    return descriptor
+    return descriptor, found.st_size
 
 
-def _read(descriptor: int, path: bytes) -> bytes | BaseException:
+def _refusal(found: os.stat_result, path: bytes, max_bytes: int) -> OSError | None:
+    name = os.fsdecode(path)
+    if stat.S_ISDIR(found.st_mode):
+        return IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    if not stat.S_ISREG(found.st_mode):
+        what = "a FIFO" if stat.S_ISFIFO(found.st_mode) else "a device or socket"
+        return OSError(errno.EINVAL, f"{what}, and not a regular file", name)
+    if found.st_size > max_bytes:
+        large = f"it has {show_size(found.st_size)}, and at most {show_size(max_bytes)} are read; if it is meant to "
+        return OSError(errno.EFBIG, large + "be so large, pass max_bytes= to files() or folder()", name)
+    return None
+
+
+def _read(descriptor: int, size: int, path: bytes) -> bytes | BaseException:
     try:
-        size = os.fstat(descriptor).st_size
         data = os.read(descriptor, size)
         if len(data) == size:
             return data
@@ -154,11 +187,16 @@ def _read(descriptor: int, path: bytes) -> bytes | BaseException:
 
 
 def files(
-    paths: Sequence[str | os.PathLike[str]], targets: Any = None, *, encoded: bool = True
+    paths: Sequence[str | os.PathLike[str]],
+    targets: Any = None,
+    *,
+    encoded: bool = True,
+    max_bytes: int | str = MAX_BYTES,
 ) -> FileSource:
     """A source of the given files, in the given order, with an optional target for each.
 
-    With ``encoded=False`` the files are not read: decode is called with each file's path (as bytes).
+    With ``encoded=False`` the files are not read: decode is called with each file's path (as bytes). A file of more
+    than ``max_bytes`` (a number, or as ``"1GiB"``, the default) is a bad sample, and is not read.
     """
     if isinstance(paths, str | bytes | os.PathLike):
         raise OptionError(
@@ -166,4 +204,4 @@ def files(
         )
     if len(paths) == 0:
         raise OptionError("files() got an empty list of paths")
-    return FileSource(PathTable.of(paths), targets, encoded=encoded)
+    return FileSource(PathTable.of(paths), targets, encoded=encoded, max_bytes=max_bytes)

@@ -8,6 +8,9 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEBIAN := gcc libc6-dev libjpeg62-turbo-dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
+# Tests wait more than they compute, so there are more of them at once than CPUs. A file stays in one process.
+PARALLEL ?= -n 4 --dist loadfile
+
 .PHONY: demo test fuzz check wheel bench-single bench-sharing bench-model bench-doctor bench-simulate papers soak \
 	clean system help
 
@@ -28,10 +31,10 @@ demo: $(VENV)/.installed  ## train a tiny model through torch's DataLoader and t
 	$(BIN)/python examples/00_demo.py
 
 test: $(VENV)/.installed  ## run the test suite
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
 fuzz: $(VENV)/.installed  ## search freely for what breaks a property, and send the host worse messages (ROUNDS=2000)
-	HEADRACE_FUZZ_ROUNDS=$(or $(ROUNDS),2000) $(BIN)/python -m pytest --timeout=0 -m 'hypothesis or fuzz' $(PYTEST_ARGS)
+	HEADRACE_FUZZ_ROUNDS=$(or $(ROUNDS),2000) $(BIN)/python -m pytest $(PARALLEL) --timeout=0 -m 'hypothesis or fuzz' $(PYTEST_ARGS)
 
 check: $(VENV)/.installed  ## lint, types, layers
 	$(BIN)/ruff check .

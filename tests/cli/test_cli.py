@@ -33,7 +33,7 @@ def start(how: str) -> int:
 
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, sys.path)]))
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:

@@ -20,8 +20,6 @@ from headrace.loader import observer
 from headrace.measure.runs import Run, process_start, run_name, runs_dir, save_run
 from tests.planning.test_advice import MB, Machine, dataset
 
-SOURCE = str(Path(hr.__file__).parents[1])
-
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -231,7 +229,7 @@ def finished_job(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_from_a_real_job_to_its_cause() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "headrace.cli", "doctor", "--json"],
-        env={**os.environ, "PYTHONPATH": SOURCE},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
         timeout=100,

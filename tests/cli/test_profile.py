@@ -55,7 +55,7 @@ if __name__ == "__main__":
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, kept: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current directory of a user."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT)]))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT / "src"), str(ROOT), *filter(None, sys.path)]))
     here = tmp_path / "here"
     here.mkdir()
     (here / "recipes.py").write_text(RECIPES)

@@ -570,6 +570,22 @@ def test_the_host_finds_headrace_where_the_job_did(
     runtime.find_or_start(command=command).close()
 
 
+def test_the_host_finds_what_headrace_needs_where_the_job_did(place: Path) -> None:
+    """A job may have put directories onto its path by itself, and its Python may have no packages of its own."""
+    code = f"""
+    import sys
+    sys.path[1:1] = {[path for path in sys.path if path]!r}
+    from headrace.host import runtime
+    runtime.find_or_start().close()
+    """
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    bare = getattr(
+        sys, "_base_executable", sys.executable
+    )  # (that of the virtual environment, if there is one)
+    subprocess.run([bare, "-c", textwrap.dedent(code)], env=environment, check=True, timeout=60)
+    assert runtime.connect(1.0) is not None
+
+
 def test_what_is_started_by_default() -> None:
     assert launch.host_command()[0] == sys.executable
     assert launch.host_command()[-2:] == ["-m", "headrace.host.service"]

@@ -239,7 +239,7 @@ def test_a_sampler_that_fails_says_so():
 
 
 def test_code_that_holds_the_interpreter_lock_gets_processes(monkeypatch):
-    monkeypatch.setattr(recipe_session, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: 4)
 
     def slow(value):
         until = time.thread_time() + 0.02
@@ -263,7 +263,7 @@ def test_code_that_holds_the_interpreter_lock_gets_processes(monkeypatch):
 
 
 def test_code_that_releases_the_interpreter_lock_gets_threads(monkeypatch):
-    monkeypatch.setattr(recipe_session, "usable_cpus", lambda: 4)
+    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: 4)
 
     def slow(value):
         time.sleep(0.02)
@@ -287,7 +287,7 @@ def test_code_that_releases_the_interpreter_lock_gets_threads(monkeypatch):
 
 def test_random_functions_get_a_process_each(monkeypatch):
     """Threads of one process would draw from the same global generators."""
-    monkeypatch.setattr(recipe_session, "usable_cpus", lambda: 3)
+    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: 3)
     with make(augment=[lambda value: value + np.random.randint(9)], num_workers=None, size=40) as loader:
         drain(loader)
         stats = loader.stats()
@@ -295,7 +295,7 @@ def test_random_functions_get_a_process_each(monkeypatch):
 
 
 def test_a_number_of_workers_of_ones_own_is_kept(monkeypatch):
-    monkeypatch.setattr(recipe_session, "usable_cpus", lambda: 8)
+    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: 8)
 
     def slow(value):
         until = time.thread_time() + 0.01

@@ -77,6 +77,7 @@ def epoch(spec: dict[str, Any], loader: Any, number: int, name: str = "epoch") -
         number=number,
         batches=batches,
         bad=bad,
+        takeovers=_takeovers(loader),
         stamps=stamps if spec["data"].get("augment") else [],
     )
 

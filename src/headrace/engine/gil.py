@@ -1,7 +1,8 @@
 """Does user code release the interpreter lock? Found out by measuring.
 
 A probe thread sleeps for a moment and looks how much later than due it runs again. While other threads hold
-the lock, it has to wait for it; while they run in code that released it, it does not.
+the lock, it has to wait for it; while they run in code that released it, it does not. Waiting for a CPU, on a busy
+machine, is another matter, of which the system keeps account.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ class GilProbe:
         self._thread.join()
 
     def _watch(self) -> None:
-        idle = self._idle
+        idle, queued, waited = self._idle, _queued(), 0.0
         while not self._stop.is_set():
             begun = time.perf_counter()
             time.sleep(_NAP)
             late = time.perf_counter() - begun - _NAP - idle
             self._napped += _NAP
-            self._waited += max(0.0, late)
+            waited += max(0.0, late)
+        self._waited += max(0.0, waited - (_queued() - queued))
 
     @property
     def seconds(self) -> float:
@@ -51,6 +53,15 @@ class GilProbe:
     def held(self) -> float:
         """Share of the time in which others held the lock, 0 to 1."""
         return self._waited / self.seconds if self.seconds else 0.0
+
+
+def _queued() -> float:
+    """Seconds for which this thread could have run and had no CPU; 0 where the system does not say."""
+    try:
+        with open("/proc/thread-self/schedstat") as file:
+            return int(file.read().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 _overshoot: float | None = None

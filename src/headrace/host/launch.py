@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import site
 import subprocess
 import sys
 import sysconfig
@@ -101,9 +102,14 @@ def _environment(directory: str) -> dict[str, str]:
     """The job's environment, made independent of where the job runs."""
     environment = dict(os.environ, HEADRACE_RUNTIME_DIR=directory)
     paths = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
-    root = str(Path(__file__).resolve().parents[2])
-    if root not in {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}:
-        paths.append(root)  # the job may have found headrace by its working directory alone
+    # The job may have found headrace, and what headrace needs, by its working directory or a path of its own.
+    known = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
+    usual = {os.path.realpath(path) for path in (*known, *site.getsitepackages())}
+    for package in ("headrace", "msgspec", "numpy"):
+        file = sys.modules[package].__file__
+        root = str(Path(file or __file__).resolve().parents[1])
+        if root not in usual and root not in paths:
+            paths.append(root)
     if paths:
         environment["PYTHONPATH"] = os.pathsep.join(paths)
     return environment

@@ -144,7 +144,8 @@ class RecipeSession(Hosted):
             shared=None if sharing is None else sharing.client,
         )
         self._size = size
-        self._hands, self._most_ahead = hands, max(4, 2 * num_workers)
+        # (where there are many hands, more than that may be ahead from the start)
+        self._hands, self._most_ahead = hands, max(4, 2 * num_workers, 2 * ahead)
         self._taken = 0
         self._mark = (0.0, 0.0, 0.0)
         self._learning = Learning(

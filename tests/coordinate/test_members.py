@@ -29,6 +29,22 @@ def test_progress_is_read_as_it_was_written(size: int, seen: set[int], steps: di
     assert {number: ids.tolist() for number, ids in read.items()} == steps
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\xff" * 16,
+        Bits.empty(70).tobytes() + np.array([-1, 1, 0]).tobytes(),
+        Bits.empty(70).tobytes() + np.array([0, 0]).tobytes(),
+        Bits.empty(70).tobytes() + np.array([0, -1]).tobytes(),
+        Bits.empty(70).tobytes() + np.array([0, 1 << 62, 5]).tobytes(),
+    ],
+    ids=["beyond the samples", "step before the first", "empty step", "negative", "long"],
+)
+def test_progress_that_cannot_be_is_an_error(data: bytes) -> None:
+    with pytest.raises(ProtocolError):
+        read_progress(data, 70)
+
+
 @given(cut=st.integers(1, 40))
 def test_progress_that_is_cut_off_is_an_error(cut: int) -> None:
     data = write_progress(Bits.of(70, [1, 69]), {3: np.array([5, 6, 7])})

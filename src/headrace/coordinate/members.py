@@ -169,7 +169,10 @@ def read_progress(data: bytes, size: int) -> tuple[Bits, dict[int, Ids]]:
     words = -(-size // 64) * 8
     if len(data) < words or (len(data) - words) % 8:
         raise ProtocolError("a job's progress has the wrong length")
-    seen = Bits.frombytes(size, data[:words])
+    try:
+        seen = Bits.frombytes(size, data[:words])
+    except ValueError as error:
+        raise ProtocolError(f"a job's progress: {error}") from None
     rest = np.frombuffer(data, np.int64, offset=words)
     steps: dict[int, Ids] = {}
     at = 0

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 
 from headrace.cache.windows import Windows
@@ -63,7 +64,7 @@ class SharedStore:
                 pause = min(0.5, pause * 1.5)
                 continue
             pause = 0.02
-            with contextlib.suppress(OSError, ProtocolError):
+            with contextlib.suppress(OSError, ProtocolError, msgspec.MsgspecError):
                 self._listen(sock)
             with self._sending:
                 self._sock = None
@@ -100,7 +101,7 @@ class SharedStore:
                 self._map(welcome, fds[0])
             finally:
                 wire.close_all(fds)
-        except (OSError, ProtocolError):
+        except (OSError, ProtocolError, msgspec.MsgspecError):
             with self._sending:
                 self._sock = None
             sock.close()

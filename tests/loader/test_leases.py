@@ -2,6 +2,7 @@
 
 import gc
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -162,3 +163,47 @@ def test_a_batch_can_cross_to_another_process():
         copied = queue.get()
         assert torch.equal(copied[0], images)
         assert torch.equal(copied[1], labels)
+
+
+class Sizes:
+    """Batches of many sizes: no two in a row fit into the same slot."""
+
+    def __init__(self, count):
+        draw = np.random.default_rng(0)
+        self.batches = [[0] * int(size) for size in draw.integers(1, 40, count)]
+
+    def __iter__(self):
+        return iter(self.batches)
+
+    def __len__(self):
+        return len(self.batches)
+
+
+class Rows(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return torch.zeros(1000)
+
+
+def test_collated_batches_that_are_kept_for_a_while_take_no_more_and_more_addresses():
+    found = []
+    with hr.DataLoader(Rows(), batch_sampler=Sizes(900), num_workers=1) as loader:
+        kept = []
+        for number, batch in enumerate(loader):
+            kept = [] if number % 50 == 0 else [*kept, batch]
+            if number % 300 == 299:
+                arena = loader._session.host.arena
+                (worker,) = loader._session.host.workers
+                mapped = [maps(pid, arena.fd) for pid in (os.getpid(), worker.process.pid)]
+                found.append((os.fstat(arena.fd).st_size, len(arena._free), *mapped))
+    first, _, last = found
+    assert last[0] <= 1.5 * first[0]
+    assert last[1] <= 100 and last[2] <= 120 and last[3] <= 260
+
+
+def maps(pid, fd):
+    """How many mappings of a file a process has."""
+    inode = f" {os.fstat(fd).st_ino} "
+    return Path(f"/proc/{pid}/maps").read_text().count(inode)

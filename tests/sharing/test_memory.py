@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import re
 import struct
+import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +114,32 @@ def test_samples_smaller_than_a_page_fill_the_budget_and_no_more(place: Path) ->
             # What is free stays for others to fill, up to a little more than the budget.
             assert wait_until(lambda pid=status.pid: held(pid) <= budget + budget // 32, 10)
     assert most > 0.5 * budget
+
+
+def what_is_held() -> tuple[list[str], list[str], list[str]]:
+    """Threads of this process, its descriptors, and what it has mapped of memory that is shared."""
+    gc.collect()
+    descriptors = []
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):  # that of the list itself
+            descriptors.append(re.sub(r"\d+", "*", os.readlink(f"/proc/self/fd/{name}")))
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    mapped = [line.split(maxsplit=5)[5] for line in lines if "headrace" in line and " rw-s " in line]
+    return sorted(thread.name for thread in threading.enumerate()), sorted(descriptors), sorted(mapped)
+
+
+@pytest.mark.parametrize("options", [{"share": True}, {"cache": "8MiB"}, {}], ids=["shared", "own", "none"])
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_closed_loader_leaves_nothing_behind(place: Path, options: dict[str, Any], workers: int) -> None:
+    """No thread, no descriptor and no mapping in the job's process, however many loaders there were."""
+
+    def use() -> None:
+        recipe = hr.Recipe(hr.synthetic.source(40, shape=(64,)), hr.synthetic.decode())
+        with hr.DataLoader(recipe, batch_size=8, shuffle=True, num_workers=workers, **options) as loader:
+            assert sum(len(batch) for batch in loader) == 40
+
+    use()
+    before = what_is_held()
+    for _ in range(20 if workers == 0 else 3):
+        use()
+    assert wait_until(lambda: what_is_held() == before, 10), (before, what_is_held())

@@ -12,7 +12,6 @@ import os
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -33,6 +32,8 @@ _BRIEFLY = 0.1
 """The same while there is a host: an order that refers to another one was drawn by one that is gone."""
 _TOGETHER = 1 << 14
 """Rows that one report tells of: those of a whole batch may be millions."""
+_FAREWELL = 2.0
+"""Seconds for the store's own thread to end; one that still looks for a host ends a little later."""
 _MEMORIES = 2
 """Hosts whose memory is kept: the present one's and that of the one before."""
 
@@ -48,19 +49,20 @@ class SharedStore:
         self._memories: dict[int, Windows] = {}
         self._arrived = threading.Condition()
         self._grants: dict[tuple[int, int], Grants] = {}
-        self._closed = False
+        self._closed = threading.Event()
         self.on_fill: Callable[[Order], None] | None = None
         """Takes a fill; called in the store's own thread."""
-        threading.Thread(target=self._run, name="headrace-share", daemon=True).start()
+        self._thread = threading.Thread(target=self._run, name="headrace-share", daemon=True)
+        self._thread.start()
 
     # -- the connection ----------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         pause = 0.02
-        while not self._closed:
+        while not self._closed.is_set():
             sock = self._connect()
             if sock is None:
-                time.sleep(pause)
+                self._closed.wait(pause)
                 pause = min(0.5, pause * 1.5)
                 continue
             pause = 0.02
@@ -97,6 +99,8 @@ class SharedStore:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
                 # First the connection, then the memory: an order that has found its memory is soon to be reported.
                 with self._sending:
+                    if self._closed.is_set():
+                        raise ProtocolError("this worker has left")
                     self._sock = sock
                 self._map(welcome, fds[0])
             finally:
@@ -149,12 +153,17 @@ class SharedStore:
         self._send(Idle())
 
     def close(self) -> None:
-        """Leave."""
-        self._closed = True
+        """Leave, and let the memory go."""
+        self._closed.set()
         with self._sending:
             if self._sock is not None:
                 with contextlib.suppress(OSError):
                     self._sock.shutdown(socket.SHUT_RDWR)
+        if self._thread is not threading.current_thread():
+            self._thread.join(_FAREWELL)
+        with self._arrived:
+            self._memories.clear()
+            self._arrived.notify_all()
 
     # -- the store ---------------------------------------------------------------------------------------------
 

@@ -47,6 +47,10 @@ class Store(Protocol):
         """Called before the job is told: what was published is open to all."""
         ...
 
+    def close(self) -> None:
+        """No more of it is needed here."""
+        ...
+
 
 class LocalStore:
     """Extents in the memory of the job's own cache; None: it has none."""
@@ -85,6 +89,10 @@ class LocalStore:
         grants = self._grants.pop(order.id, None)
         if grants is not None:
             done.wanted = grants.largest_wanted
+
+    def close(self) -> None:
+        """See ``Store``."""
+        self._windows = None
 
 
 class Grants:

@@ -31,6 +31,8 @@ class InlineHost(BaseHost):
         super().__init__(arena, board, coordinator, slots, ahead=1)
         self._run = run
         self.shared = shared
+        self.on_close: Callable[[], None] | None = None
+        """Lets go what ``run`` holds."""
 
     def probe(self, order: Order, timeout: float | None) -> OrderDone:
         """See ``Host``."""
@@ -83,4 +85,6 @@ class InlineHost(BaseHost):
             self._closed = True
             if self.shared is not None:
                 self.shared.close()
+            if self.on_close is not None:
+                self.on_close()
             self._close_memory()

@@ -131,7 +131,7 @@ class RecipeSession(Hosted):
                     return stages.prepare(stages.fetch(order, None), program)
 
         self._collated = collator is not None
-        self.host = make_host(
+        host = self.host = make_host(
             parts,
             rows=rows,
             nbytes=self._layout.nbytes(size) if self._layout else 0,
@@ -143,6 +143,8 @@ class RecipeSession(Hosted):
             run=run,
             shared=None if sharing is None else sharing.client,
         )
+        if num_workers == 0:
+            host.on_close = stages.store.close
         self._size = size
         # (where there are many hands, more than that may be ahead from the start)
         self._hands, self._most_ahead = hands, max(4, 2 * num_workers, 2 * ahead)

@@ -166,8 +166,9 @@ class Workspace:
 def probe_many(blobs: Sequence[Blob]) -> NDArray[np.int32]:
     """Read the headers of encoded images: (n, 5), columns as in ``PROBE``.
 
-    ``kind`` 0 is a JPEG that ``decode_many`` and ``rows_many`` take (8 bits, 1 or 3 components); 1 is anything
-    else, with width and height 0, for ``decode_any``. Width and height are as shown, after EXIF orientation.
+    ``kind`` 0 is a JPEG that ``decode_many`` and ``rows_many`` take (8 bits, 1 or 3 components, not too short for
+    its size); 1 is anything else, with width and height 0, for ``decode_any``. Width and height are as shown, after
+    EXIF orientation.
     """
     if not NATIVE:
         from headrace.recipes.image import fallback

@@ -277,6 +277,12 @@ def test_sizes_that_hide_behind_comments_tiles_and_frames_are_found() -> None:
     assert (60_000, 60_000) in claims.claimed_sizes(memoryview(bytes(gif)))
 
 
+def test_a_limit_of_pillows_own_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(ValueError, match=r"MAX_IMAGE_PIXELS"):
+        kernels.decode_any(encoded("sgi"))
+
+
 _PEAK = """
 import resource, sys
 from headrace.recipes.image import formats, kernels

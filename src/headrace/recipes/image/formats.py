@@ -248,7 +248,9 @@ def _with_pillow(data: memoryview, max_pixels: int) -> NDArray[Any] | None:
             check_size(image.width, image.height, max_pixels)
             image.load()
             turned = ImageOps.exif_transpose(image)
-    except (OSError, SyntaxError, struct.error, Image.DecompressionBombError):
+    except Image.DecompressionBombError as error:  # allowed here, and not there
+        raise ValueError(f"{error}; raise PIL.Image.MAX_IMAGE_PIXELS, too") from error
+    except (OSError, SyntaxError, struct.error):
         return None
     alpha = turned.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in turned.info
     if turned.mode in ("L", "I;16", "1"):

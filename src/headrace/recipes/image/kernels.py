@@ -28,7 +28,8 @@ try:
     from headrace.recipes.image import _kernels
 except ImportError as error:
     _kernels = None  # type: ignore[assignment]
-    _MISSING = str(error)
+    absent = str(error).startswith("cannot import name")
+    _MISSING = "the C kernels are not built" if absent else f"the C kernels cannot be loaded ({error})"
 
 if TYPE_CHECKING:
     from headrace.recipes.image.formats import Mode
@@ -101,7 +102,7 @@ def _load() -> tuple[str, str]:
     if os.environ.get("HEADRACE_NATIVE") == "0":
         return "", _SWITCHED_OFF
     if _kernels is None:
-        return "", "the C kernels are not built: " + _MISSING
+        return "", _MISSING
     if JOB.itemsize != _kernels.JOB_BYTES:
         return "", "the C kernels are built for another version; build them again"
     asked = os.environ.get("HEADRACE_LIBJPEG")

@@ -124,6 +124,22 @@ def test_an_image_that_would_fill_the_memory_is_refused(tmp_path):
     assert "65500" in bad["bomb.jpg"]
 
 
+@pytest.mark.parametrize("cache", [None, "64MiB"], ids=["plain", "cached"])
+def test_images_that_claim_more_than_they_hold_are_refused_and_take_nothing(tmp_path, cache):
+    jpeg_folder(tmp_path, count=6, classes=1)
+    folder = tmp_path / "class-0"
+    Image.fromarray(picture(16)).save(folder / "claims.jpg", progressive=True, quality=20)
+    bomb = bytearray((folder / "claims.jpg").read_bytes())
+    at = bomb.index(b"\xff\xc2")
+    bomb[at + 5 : at + 9] = (9000).to_bytes(2, "big") * 2
+    (folder / "claims.jpg").write_bytes(bomb)
+    (folder / "claims.ppm").write_bytes(b"P6 # large\n30000 30000 255\n" + bytes(1000))
+    count, bad = load(tmp_path, cache=cache, epochs=2)
+    assert count == 12
+    assert "shorter than any image of its size" in bad["claims.jpg"]
+    assert "30000x30000 pixels is over the limit" in bad["claims.ppm"]
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_directory_in_the_place_of_a_file(tmp_path, num_workers):
     jpeg_folder(tmp_path, count=9)

@@ -16,7 +16,11 @@ from PIL import Image
 
 from headrace.recipes.image import claims, fallback, formats, kernels
 from headrace.recipes.image.kernels import JOB, MAX_PIXELS, RowSpec, Workspace
-from headrace.recipes.image.rowspec import STATUS_LIBJPEG, STATUS_TOO_MANY_SCANS, STATUS_TRUNCATED
+from headrace.recipes.image.rowspec import (
+    STATUS_LIBJPEG,
+    STATUS_TOO_MANY_SCANS,
+    STATUS_TRUNCATED,
+)
 from tests.recipes.test_kernels import ENCODINGS, jpeg, native, picture, saved
 
 SPEC = RowSpec(24, 24)
@@ -159,7 +163,9 @@ def test_a_jpeg_that_cannot_hold_what_it_claims_is_refused(progressive: bool) ->
     for sampling in ("420", "444", "grey"):
         small = jpeg(picture(16, 16), sampling, progressive=progressive, quality=30)
         bomb = claiming(small, 9000, 9000)
-        assert kernels.probe_many([bomb])[0].tolist()[:3] == [0, 9000, 9000]
+        # not even room for its pixels is made, as it has none to the kernels
+        assert kernels.probe_many([bomb])[0].tolist()[:3] == [1, 0, 0]
+        assert fallback.probe_many([bomb])[0].tolist()[:3] == [1, 0, 0]
         job = np.zeros(1, JOB)
         job["is_jpeg"], job["width"], job["height"], job["orientation"] = 1, 9000, 9000, 1
         job["box"], job["clamp"] = (0, 0, 90, 90), (0, 0, 9000, 9000)
@@ -269,6 +275,12 @@ def test_sizes_that_hide_behind_comments_tiles_and_frames_are_found() -> None:
     frame = gif.index(b"\x2c\0\0\0\0")
     gif[frame + 5 : frame + 9] = b"\x60\xea\x60\xea"
     assert (60_000, 60_000) in claims.claimed_sizes(memoryview(bytes(gif)))
+
+
+def test_a_limit_of_pillows_own_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    with pytest.raises(ValueError, match=r"MAX_IMAGE_PIXELS"):
+        kernels.decode_any(encoded("sgi"))
 
 
 _PEAK = """

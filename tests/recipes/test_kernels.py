@@ -347,9 +347,9 @@ def test_slower_interpolations_are_opencvs() -> None:
         assert np.array_equal(row(blob, job_for(blob, (10, 5, 70, 60)), spec), expected)
 
 
-def statuses(blob: bytes) -> tuple[int, int, int]:
-    """Of decoding all, a corner, and a row from the top."""
-    _, width, height, orientation, _ = kernels.probe_many([blob])[0]
+def statuses(blob: bytes, before: bytes | None = None) -> tuple[int, int, int]:
+    """Of decoding all, a corner, and a row from the top. ``before``: what it was when it was measured."""
+    _, width, height, orientation, _ = kernels.probe_many([before or blob])[0]
     ws = Workspace()
     out, corner = np.empty((height, width, 3), np.uint8), np.empty((4, 4, 3), np.uint8)
     job = np.zeros(1, JOB)
@@ -376,7 +376,7 @@ def test_truncation_is_judged_alike_whatever_is_wanted(progressive: bool) -> Non
         len(blob) - 3,
         len(blob) - 2,
     ]:
-        assert statuses(blob[:size]) == (STATUS_TRUNCATED,) * 3, size
+        assert statuses(blob[:size], blob) == (STATUS_TRUNCATED,) * 3, size
         assert "truncated" in kernels.status_text(STATUS_TRUNCATED, blob[:size])
         with pytest.raises(ValueError, match="truncated JPEG"):
             kernels.decode_any(blob[:size])

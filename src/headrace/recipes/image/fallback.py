@@ -45,6 +45,8 @@ def probe_many(blobs: Sequence[Blob]) -> NDArray[np.int32]:
 
 def _decode(blob: Blob, channels: int, scale: int, max_pixels: int) -> NDArray[np.uint8]:
     header = formats.jpeg_header(blob)
+    if header.too_short(len(memoryview(blob).cast("B"))):
+        raise _Failed(STATUS_TRUNCATED)
     if header.kind:
         raise _Failed(STATUS_NOT_NATIVE)
     if header.width * header.height > max_pixels:
@@ -182,7 +184,8 @@ def _pixels(source: Any, job: Any, spec: RowSpec) -> NDArray[np.uint8]:
     scale = _scale_of(job, spec)
     if job["is_jpeg"]:
         if tuple(formats.jpeg_header(source)[:4]) != (0, job["width"], job["height"], job["orientation"]):
-            raise _Failed(STATUS_NOT_NATIVE if formats.jpeg_header(source).kind else STATUS_MISMATCH)
+            _decode(source, spec.channels, scale, spec.max_pixels)  # fails where it is no such JPEG
+            raise _Failed(STATUS_MISMATCH)
         image = _decode(source, spec.channels, scale, spec.max_pixels)
     else:
         image = source

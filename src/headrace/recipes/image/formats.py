@@ -34,7 +34,8 @@ _PILLOW += ["SUN", "TGA", "TIFF", "WEBP", "XBM"]
 
 
 class Header(NamedTuple):
-    """What the markers of a JPEG say; ``kind`` 1 is everything but a JPEG of 8 bits and 1 or 3 components."""
+    """What the markers of a JPEG say. ``kind`` 1 is everything but a JPEG of 8 bits and 1 or 3 components that is not
+    too short for its size."""
 
     kind: int
     width: int
@@ -47,6 +48,10 @@ class Header(NamedTuple):
     """Bytes from there on without which no such image can be."""
     claims: tuple[int, int] = (0, 0)
     """Width and height as stored, of every kind; of several frames, the largest."""
+
+    def too_short(self, size: int) -> bool:
+        """Whether so many bytes cannot hold what the header claims: such a file is of kind 1."""
+        return self.scan > 0 and size - self.scan < self.least
 
 
 def tiff_orientation(tiff: memoryview) -> int:
@@ -111,7 +116,7 @@ def jpeg_header(blob: Blob) -> Header:
         elif marker == 0xE1 and not orientation and bytes(body[:6]) == b"Exif\0\0":
             orientation = tiff_orientation(body[6:])
         at += 2 + length
-    if kind or frames != 1:
+    if kind or frames != 1 or (scan and size - scan < least):
         return Header(1, 0, 0, orientation or 1, 0, scan, least, claims)
     if orientation in TRANSPOSES:
         width, height = height, width
@@ -160,7 +165,7 @@ def check_size(width: int, height: int, max_pixels: int) -> None:
 
 def check_plausible(data: bytes, header: Header) -> None:
     """Refuse a JPEG that cannot hold what it claims, before memory is taken, or that has too many scans."""
-    if header.scan and len(data) - header.scan < header.least:
+    if header.too_short(len(data)):
         raise ValueError("truncated JPEG: it is shorter than any image of its size")
     if data.count(b"\xff\xda", header.scan) > MOST_SCANS:
         raise ValueError(f"broken JPEG: it has more than {MOST_SCANS} scans")
@@ -243,7 +248,9 @@ def _with_pillow(data: memoryview, max_pixels: int) -> NDArray[Any] | None:
             check_size(image.width, image.height, max_pixels)
             image.load()
             turned = ImageOps.exif_transpose(image)
-    except (OSError, SyntaxError, struct.error, Image.DecompressionBombError):
+    except Image.DecompressionBombError as error:  # allowed here, and not there
+        raise ValueError(f"{error}; raise PIL.Image.MAX_IMAGE_PIXELS, too") from error
+    except (OSError, SyntaxError, struct.error):
         return None
     alpha = turned.mode in ("RGBA", "LA", "PA", "La", "RGBa") or "transparency" in turned.info
     if turned.mode in ("L", "I;16", "1"):

@@ -45,11 +45,16 @@ static int is_frame(unsigned marker) {
 /* Baseline, extended and progressive, with Huffman or arithmetic coding. */
 static int is_native_frame(unsigned marker) { return marker <= 0xc2 || marker == 0xc9 || marker == 0xca; }
 
+/* A file can claim what it does not hold, to get memory. */
+int header_too_short(const Header *header, size_t size) {
+    return header->scan != 0 && size - header->scan < header->least;
+}
+
 static size_t parts(size_t whole, size_t part) { return (whole + part - 1) / part; }
 
-/* The samplings of a frame's components, and so the number of blocks. Each takes a code of a bit or more, and one
- * more at least where all of its coefficients are in one scan. Arithmetic coding has no such bound; a bit for 64
- * blocks is far below what photographs take. A file that has less claims what it does not hold, to get memory. */
+/* The samplings of a frame's components, and so the number of blocks. Each takes a code of a bit or more, and
+ * one more at least where all of its coefficients are in one scan. Arithmetic coding has no such bound; a bit
+ * for 64 blocks is far below what photographs take. */
 static void read_samplings(const uint8_t *p, size_t length, unsigned marker, Header *header) {
     size_t components = p[5], max_h = 1, max_v = 1, blocks = 0;
     if (components > (length - 6) / 3) components = (length - 6) / 3;
@@ -112,7 +117,7 @@ void header_read(const uint8_t *bytes, size_t size, Header *header) {
         }
         at += 2 + length;
     }
-    if (frames != 1) header->kind = 1;
+    if (frames != 1 || header_too_short(header, size)) header->kind = 1;
     if (orientation) header->orientation = orientation;
     if (header->kind != 0) {
         header->components = 0;

@@ -15,9 +15,9 @@ void scratch_free(Scratch *scratch) {
 
 static int open_jpeg(Scratch *scratch, const Source *source, int64_t max_pixels, Header *header) {
     header_read(source->bytes, source->size, header);
+    if (header_too_short(header, source->size)) return STATUS_TRUNCATED;
     if (header->kind != 0) return STATUS_NOT_NATIVE;
     if ((int64_t)header->width * header->height > max_pixels) return STATUS_TOO_LARGE;
-    if (header->scan != 0 && source->size - header->scan < header->least) return STATUS_TRUNCATED;
     if (scratch->decoder == NULL) scratch->decoder = decoder_new();
     return scratch->decoder == NULL ? STATUS_NO_MEMORY : STATUS_OK;
 }

@@ -264,15 +264,15 @@ int decoder_run(Decoder *d, const uint8_t *bytes, size_t size, const Header *hea
     d->message[0] = 0;
     Ending ending = find_end(bytes, size, header->scan);
     if (ending == ENDS_NEVER) return STATUS_TRUNCATED;
-    /* All scans of a progressive image are read before its first row, and where the end follows the only scan,
-     * nothing can fail after it. Otherwise all is read: a verdict must not depend on the rows that are wanted. */
+    /* All scans of a progressive image are read before its first row, and where the end follows the only
+     * scan, nothing can fail after it. Otherwise all is read: a verdict must not depend on the rows wanted. */
     d->simple = header->progressive || ending == ENDS_AFTER_SCAN;
     d->status = STATUS_OK;
     d->ran_out = 0;
     d->source.next_input_byte = bytes;
     d->source.bytes_in_buffer = size;
     if (setjmp(d->escape) == 0) {
-        /* A new one for every image (a microsecond): the tables of the last would serve one that lacks its own. */
+        /* A new one for every image (a microsecond): one that lacks tables would get those of the last. */
         d->lib->call.create(&d->info, d->lib->version, d->lib->size);
         d->info.src = &d->source;
         d->info.progress = &d->progress;

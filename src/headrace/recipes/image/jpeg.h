@@ -32,6 +32,8 @@ typedef struct {
 
 /* Reads markers up to the first scan; touches nothing outside of the bytes. */
 void header_read(const uint8_t *bytes, size_t size, Header *header);
+/* Whether a JPEG of so many bytes cannot hold what its header claims; it is of kind 1. */
+int header_too_short(const Header *header, size_t size);
 
 /* EXIF orientation as: first mirror each shown axis where asked, then transpose, gives the stored position.
  */

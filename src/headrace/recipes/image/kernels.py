@@ -28,7 +28,8 @@ try:
     from headrace.recipes.image import _kernels
 except ImportError as error:
     _kernels = None  # type: ignore[assignment]
-    _MISSING = str(error)
+    absent = str(error).startswith("cannot import name")
+    _MISSING = "the C kernels are not built" if absent else f"the C kernels cannot be loaded ({error})"
 
 if TYPE_CHECKING:
     from headrace.recipes.image.formats import Mode
@@ -101,7 +102,7 @@ def _load() -> tuple[str, str]:
     if os.environ.get("HEADRACE_NATIVE") == "0":
         return "", _SWITCHED_OFF
     if _kernels is None:
-        return "", "the C kernels are not built: " + _MISSING
+        return "", _MISSING
     if JOB.itemsize != _kernels.JOB_BYTES:
         return "", "the C kernels are built for another version; build them again"
     asked = os.environ.get("HEADRACE_LIBJPEG")
@@ -166,8 +167,9 @@ class Workspace:
 def probe_many(blobs: Sequence[Blob]) -> NDArray[np.int32]:
     """Read the headers of encoded images: (n, 5), columns as in ``PROBE``.
 
-    ``kind`` 0 is a JPEG that ``decode_many`` and ``rows_many`` take (8 bits, 1 or 3 components); 1 is anything
-    else, with width and height 0, for ``decode_any``. Width and height are as shown, after EXIF orientation.
+    ``kind`` 0 is a JPEG that ``decode_many`` and ``rows_many`` take (8 bits, 1 or 3 components, not too short for
+    its size); 1 is anything else, with width and height 0, for ``decode_any``. Width and height are as shown, after
+    EXIF orientation.
     """
     if not NATIVE:
         from headrace.recipes.image import fallback

@@ -1,17 +1,17 @@
 /* libjpeg as these kernels see it: the calls, and the start of its structs.
  *
- * Written by hand, because the headers of a machine need not fit the library that is found on it: Pillow brings
- * libjpeg-turbo with the interface of libjpeg 6.2, Ubuntu's and conda's have that of libjpeg 8. Those interfaces
- * differ in fields that come after the ones named here, and so in the size of the struct, which a library tells
- * when it is asked. Names are libjpeg's own. */
+ * Written by hand, because the headers of a machine need not fit the library that is found on it: Pillow
+ * brings libjpeg-turbo with the interface of libjpeg 6.2, Ubuntu's and conda's have that of libjpeg 8. Those
+ * interfaces differ in fields that come after the ones named here, and so in the size of the struct, which a
+ * library tells when it is asked. Names are libjpeg's own. */
 #ifndef HEADRACE_LIBJPEG_H
 #define HEADRACE_LIBJPEG_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-enum { JPEG_GREY = 1, JPEG_RGB = 2 };      /* colour spaces */
-enum { JPEG_ISLOW = 0 };                   /* the exact integer DCT */
+enum { JPEG_GREY = 1, JPEG_RGB = 2 }; /* colour spaces */
+enum { JPEG_ISLOW = 0 };              /* the exact integer DCT */
 enum { JPEG_END = 0xd9, JPEG_HEADER_READ = 1 };
 enum { JPEG_MESSAGE = 200, JPEG_TABLES = 4 };
 enum { MOST_INFO = 1024 }; /* room for the struct of any interface; they have 656 bytes and little more */

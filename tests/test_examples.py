@@ -89,7 +89,7 @@ def run_python(*arguments: str) -> str:
         "PYTHONPATH": f"{SOURCE.parent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
     }
     ran = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=110
+        [sys.executable, *arguments], capture_output=True, text=True, env=environment, timeout=280
     )
     assert ran.returncode == 0, ran.stderr
     assert "Error" not in ran.stderr, ran.stderr

@@ -505,6 +505,7 @@ def fuzz() -> Iterator[Fuzz]:
 
 
 @pytest.mark.timeout(120 + 2 * ROUNDS)
+@pytest.mark.fuzz
 def test_nobody_can_bring_the_host_down(place: Path, start: Start, fuzz: Fuzz) -> None:
     good = Good()
     host = psutil.Process(good.pid)

@@ -165,7 +165,7 @@ def test_a_full_dev_shm_does_not_matter(tmp_path):
     )
     done = subprocess.run(
         ["unshare", "--mount", "sh", "-c", command],
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=200,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
     )  # fmt: skip
     if re.search("unshare.*(not permitted|failed)|permission denied", done.stderr, re.IGNORECASE):

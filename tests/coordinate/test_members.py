@@ -37,8 +37,9 @@ def test_progress_is_read_as_it_was_written(size: int, seen: set[int], steps: di
         Bits.empty(70).tobytes() + np.array([0, 0]).tobytes(),
         Bits.empty(70).tobytes() + np.array([0, -1]).tobytes(),
         Bits.empty(70).tobytes() + np.array([0, 1 << 62, 5]).tobytes(),
+        Bits.empty(70).tobytes() + np.array([0, (1 << 63) - 1, 5]).tobytes(),
     ],
-    ids=["beyond the samples", "step before the first", "empty step", "negative", "long"],
+    ids=["beyond the samples", "step before the first", "empty step", "negative", "long", "longest"],
 )
 def test_progress_that_cannot_be_is_an_error(data: bytes) -> None:
     with pytest.raises(ProtocolError):

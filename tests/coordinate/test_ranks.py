@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.coordinate.members import write_progress
 from headrace.coordinate.protocol import Refused
+from headrace.core.bits import Bits
 from headrace.core.forms import Form
 from tests.coordinate.jobs import Member, World, prepared
 
@@ -102,6 +105,46 @@ def test_a_new_host_goes_on_where_the_ranks_are(steps: tuple[int, int], sampling
     both = [i for rank in (*old, *new) for part in rank.got for i in part.tolist()]
     assert sorted(both) == list(range(45))
     assert all(rank.given == 45 for rank in new if rank.got)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_new_host_waits_for_a_rank_that_may_have_begun_the_next_epoch(first: int) -> None:
+    """The other one knows of the epoch before only, and begins the next as if nobody had."""
+    before, after = World(), World(nonce=8)
+    terms = {"batch": 4, "group": "g", "world_size": 2}
+    old = [Member(before, np.arange(45), rank=rank, **terms) for rank in range(2)]  # type: ignore[arg-type]
+    for rank in old:
+        rank.begin(0)
+    before.drain()
+    ends = [(rank.progress(), rank.step) for rank in old]
+    old[1].begin(1)
+    for _ in range(2):
+        old[1].ask()
+        before.settle()
+    new = [Member(after, np.arange(45), rank=rank, **terms) for rank in range(2)]  # type: ignore[arg-type]
+    for number in (first, 1 - first):
+        new[number].begin(0, *ends[number])
+        if number == 0:
+            new[0].begin(1)
+        else:
+            new[1].begin(1, old[1].progress(), old[1].step)
+        if number == first:
+            new[number].ask()
+            assert not new[number].got, "the other one may know of more"
+    after.drain()
+    both = [i for rank in (old[1], *new) for part in rank.got for i in part.tolist()]
+    assert sorted(both) == list(range(45))
+
+
+def test_a_rank_that_the_others_did_not_wait_for_is_refused() -> None:
+    """What it knows came too late: samples would be missed, or come twice."""
+    world = World()
+    ranks = [Member(world, np.arange(40), batch=5, group="g", rank=rank, world_size=2) for rank in range(2)]
+    ranks[0].begin(0)
+    ranks[0].ask()
+    ranks[1].begin(0, write_progress(Bits.of(40, [1, 2]), {}), 1)
+    assert len(ranks[0].got) == 1 and ranks[1].refused == ["the samples of a step were lost with their host"]
+    assert world.commons.ranks[ranks[1].session][1].epoch is None
 
 
 def test_a_resumed_epoch_brings_the_rest_of_it() -> None:

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 import headrace as hr
@@ -158,6 +159,29 @@ def test_a_job_that_stood_still_itself_does_not_blame_its_host(place: Path) -> N
 def test_batches_that_are_too_large_to_share_are_refused(place: Path) -> None:
     with opened(terms("token", 64)) as client, pytest.raises(OptionError, match="share=False"):
         client.ask(bytes(8 * MOST_ROWS + 8))
+
+
+def test_a_host_without_descriptors_serves_those_who_are_in_and_takes_others_later(place: Path) -> None:
+    with opened(terms("token", 64)) as client:
+        pid = host_of(client)
+        client.begin(0, explicit=False)
+        first = next_draw(client)
+        assert first is not None
+        client.give_up(first.ticket, first.instance, 0, len(first.indices))
+        limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (psutil.Process(pid).num_fds() + 2, limits[1]))
+        waiting = [runtime.connect() for _ in range(20)]
+        log = place / "host.log"
+        assert wait_until(lambda: log.read_text().count("nobody is let in") > 1)
+        rest = rest_of_epoch(client)
+        assert sorted([*first.indices.tolist(), *rest]) == list(range(64)) and not client.takeovers
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+        with opened(terms("late", 64)) as late:
+            assert host_of(late) == pid
+        for sock in waiting:
+            assert sock is not None
+            sock.close()
+        assert log.read_text().count("nobody is let in") < 60, "it rests between two tries"
 
 
 @pytest.fixture

@@ -120,6 +120,8 @@ class Job:
             if last is not None and last.number < number and len(last.cursors) < self.world_size:
                 self.earlier[last.number] = last
             awaited = set(range(self.world_size)) if taken_over else set()
+            if last is not None and last.number < number:
+                awaited |= last.awaited  # they may have begun this one, too, with the host that was lost
             epoch = self.epoch = Epoch(
                 number, explicit, given, step, self.dataset.size - given, awaited=awaited
             )
@@ -177,10 +179,10 @@ def read_progress(data: bytes, size: int) -> tuple[Bits, dict[int, Ids]]:
     steps: dict[int, Ids] = {}
     at = 0
     while at < len(rest):
-        if at + 2 > len(rest) or rest[at + 1] < 0 or at + 2 + rest[at + 1] > len(rest):
+        number, count = (*rest[at : at + 2].tolist(), 0, 0)[:2]
+        if at + 2 + count > len(rest):
             raise ProtocolError("a job's progress is cut off")
-        number, count = int(rest[at]), int(rest[at + 1])
-        if number < 0 or count == 0:
+        if number < 0 or count < 1:
             raise ProtocolError(f"{count} samples of step {number} in a job's progress")
         steps[number] = rest[at + 2 : at + 2 + count]
         at += 2 + count

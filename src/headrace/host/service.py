@@ -161,7 +161,8 @@ class Service:
 
     def _tick(self) -> None:
         try:
-            self.commons.division.workers = sum(map(len, self.workers.values()))
+            workers = {worker for some in self.workers.values() for worker in some}
+            self.commons.division.workers = len(workers)
             self.commons.tick()
             self._send_replies()
             self._give_memory_back()

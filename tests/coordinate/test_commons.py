@@ -300,3 +300,20 @@ def test_four_jobs_augment_a_cached_sample_once_for_all_of_them() -> None:
     world.check_quiet()
     assert world.decodes == 1000
     assert world.hits[Form.DECODED] <= 1.5 * 3 * 1000
+
+
+@pytest.mark.parametrize("eviction", sorted(EVICTIONS))
+def test_samples_smaller_than_a_page_are_shared_in_slabs(
+    eviction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows as of CIFAR: decoded ones and instances take turns in the same few pages."""
+    for form, nbytes in ((Form.ENCODED, 900), (Form.DECODED, 3136), (Form.AUGMENTED, 3072)):
+        monkeypatch.setitem(BYTES, form, nbytes)
+    world = World()
+    for number in range(3):
+        keys = ("e", "d", "a") if number < 2 else ("e", "d", "b")
+        Member(world, np.arange(600), batch=32, eviction=eviction, budget=900_000, keys=keys, body=3072)
+    run(world, 3)
+    world.check_quiet()
+    assert world.hits[Form.AUGMENTED] + world.hits[Form.DECODED] > 1000
+    assert world.commons.pool.space._slabs

@@ -211,6 +211,27 @@ def test_small_extents_share_pages_that_count_as_a_whole() -> None:
     assert pool.used == 63 * PAGE and len(shelf) == 81, "what shares pages goes together"
 
 
+@pytest.mark.parametrize(("left", "goes"), [(9, False), (6, True), (1, True)])
+def test_a_slab_goes_for_extents_of_another_size_if_it_is_worth_less_as_a_whole(
+    left: int, goes: bool
+) -> None:
+    """What is left of nine extents in a slab is needed by three jobs each, and newcomers by two."""
+    pool = Pool(1 << 30, lambda _, ids: np.full(len(ids), 3), "auto")
+    pool.set_budget(7 * PAGE, None)
+    shelf, other = pool.shelf(Form.DECODED, "d", UNIVERSE), pool.shelf(Form.DECODED, "other", UNIVERSE)
+    for one, size in ((shelf, 3136), (other, 3072)):
+        one.learn([size])
+        one.jobs |= {1, 2, 3}
+    assert all(put(pool, shelf, sample, size=3136) for sample in range(9))
+    shelf.read([8])
+    pool.evict(shelf, list(range(9 - left)))
+    assert not put(pool, other, 1, needs=2, size=3072) and len(shelf) == left, "one is in use"
+    shelf.release([8])
+    pool.reconsider()
+    assert put(pool, other, 1, needs=2, size=3072) is goes
+    assert len(shelf) == (0 if goes else left) and pool.used <= 7 * PAGE
+
+
 def test_a_budget_that_is_smaller_than_a_slab_is_filled_all_the_same() -> None:
     pool, shelf = Pool(1 << 30, needs_one, "none"), Shelf(Form.DECODED, "d", UNIVERSE)
     pool.set_budget(4 * PAGE + 10, None)

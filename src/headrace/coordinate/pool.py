@@ -28,6 +28,8 @@ _QUEUE = 128
 """Victims found in one look."""
 _MOST = 64
 """Victims that one newcomer may cost."""
+_IDLE = 8
+"""Slabs may hold this part of the budget for blocks that are free, where what is left in them is worth it."""
 _FIRST = 64
 """Extents of which the size cannot be guessed may each fill this part of the budget."""
 _SLACK = 32
@@ -307,7 +309,7 @@ class Pool:
         for _ in range(_MOST):
             victim = self._next_victim(limited, worth)
             if victim is None:
-                return None
+                return self._replace_sparse(shelf, worth, block) if limited is None else None
             self._let_go(*victim, block, np.inf if due else worth)
             if self._fits(shelf) and self._within_limit(shelf.form, nbytes):
                 places = self._take(shelf)
@@ -316,20 +318,32 @@ class Pool:
         self._refused[limited] = (worth, self._clock)
         return None
 
+    def _replace_sparse(self, shelf: Shelf, worth: float, block: int) -> tuple[int, int] | None:
+        """Where slabs hold much that is free, let those go for a newcomer in which little is left."""
+        if self.space.idle * _IDLE < self.budget:
+            return None
+        for offset in self.space.sparse(block, _MOST):
+            owner, _, sample = self._sizes[offset]
+            if sample >= 0:
+                self._let_go(owner, sample, block, worth)
+            if self._fits(shelf):
+                places = self._take(shelf)
+                return places[0] if places else None
+        return None
+
     def _let_go(self, shelf: Shelf, sample: int, block: int, worth: float) -> None:
         """Evict a victim for somebody who gets a block of so many bytes and is worth that much.
 
         One in a slab makes room for others of its size. For anybody else all have to go that lie with it; so they do,
-        unless one of them is in use or worth more, and then nothing goes.
+        unless one of them is in use, or all of the slab is worth more than what could be there instead.
         """
         offset = self._offset(shelf, sample)
         victims = {shelf: [sample]}
         size = self.space.size_of(offset)
         if self.space.packs(size) and size != block:
             victims, stay = self._slab_of(offset)
-            if stay or any(
-                self._worths_of(owner, owner.rows(some)).max() > worth for owner, some in victims.items()
-            ):
+            lost = sum(self._worths_of(owner, owner.rows(some)).sum() for owner, some in victims.items())
+            if stay or lost > worth * self.space.places(offset):
                 return
         self._evict_all(victims)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable
@@ -191,12 +192,35 @@ class Space:
         self._free[slab.nbytes].append(start)
         self._freed += slab.nbytes
 
+    def places(self, offset: int) -> int:
+        """How many blocks there are, in use or free, in the slab of one."""
+        slab = self._slabs[self._packed[offset]]
+        return slab.nbytes // slab.size
+
     def mates(self, offset: int) -> list[int]:
         """The blocks in use in the slab of one, itself included: its memory is free when all of them are."""
         start = self._packed[offset]
         slab = self._slabs[start]
         places = range(start, start + slab.nbytes - slab.size + 1, slab.size)
         return [place for place in places if place in self._packed]
+
+    def sparse(self, nbytes: int, most: int) -> list[int]:
+        """One block in use of each of some slabs that have free ones, of other sizes; the emptiest slabs first."""
+        found = []
+        for size, starts in self._partial.items():
+            if size != aligned(nbytes):
+                found += [
+                    (1 - len(slab.free) * size / slab.nbytes, start)
+                    for start, slab in (
+                        (start, self._slabs[start]) for start in itertools.islice(starts, most)
+                    )
+                ]
+        offsets = []
+        for _, start in sorted(found)[:most]:
+            slab = self._slabs[start]
+            places = range(start, start + slab.nbytes, slab.size)
+            offsets.append(next(place for place in places if place in self._packed))
+        return offsets
 
     def free_blocks(self) -> list[tuple[int, int]]:
         """Where the pages that were given out and are free now begin and end."""

@@ -59,7 +59,9 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         def left() -> set[str]:
             return {name for name in set(os.listdir("/dev/shm")) - shared if "headrace" in name}
 
-        assert wait_until(lambda: not left(), 20), left()  # (other tests may run, and have files there for a moment)
+        assert wait_until(lambda: not left(), 20), (
+            left()
+        )  # (other tests may run, and have files there for a moment)
         if home.is_dir():
             assert set(os.listdir(home)) <= {LOCK, LOG, SOCKET}
             log = home / LOG

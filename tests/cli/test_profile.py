@@ -194,6 +194,19 @@ def test_what_cannot_be_kept_is_shown_all_the_same(monkeypatch: pytest.MonkeyPat
     assert "could not be kept" in done.stderr
 
 
+def test_a_recipe_without_a_fingerprint_is_measured_and_the_reason_is_said(kept: Path, place: Path) -> None:
+    (place / "heavy.py").write_text(
+        "import numpy as np\nimport headrace as hr\nTABLE = np.zeros((300 << 20,), np.uint8)\n"
+        "def look_up(value):\n    return value + TABLE[0]\n"
+        "recipe = hr.Recipe(hr.synthetic.source(20, shape=(4,)), hr.synthetic.decode(), [look_up])\n"
+    )
+    done = run("heavy:recipe", seconds="0.2")
+    assert done.returncode == 0
+    assert "not kept: a step of the recipe cannot be told from another" in done.stdout
+    assert "array of 300.0 MiB; 256.0 MiB is the limit" in done.stdout
+    assert not list(kept.rglob("*.json"))
+
+
 @pytest.mark.parametrize("when", [b"storage", b"cpu"])
 def test_an_interrupt_ends_it_and_nothing_is_kept(when: bytes, kept: Path) -> None:
     """On a terminal, where the bar shows that it has begun."""

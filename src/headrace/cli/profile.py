@@ -10,6 +10,8 @@ import msgspec
 from headrace.cli.bar import Bar
 from headrace.cli.find_recipe import find_recipe
 from headrace.cli.show_profile import show_profile
+from headrace.core.errors import OptionError
+from headrace.core.forms import Form
 from headrace.measure import forget_profile, load_profile, save_profile, take_profile
 
 
@@ -22,8 +24,13 @@ def profile(text: str, seconds: float, *, as_json: bool, forget: bool) -> int:
         return 0
     with Bar("profile") as bar, contextlib.redirect_stdout(sys.stderr):
         found = take_profile(recipe, seconds, bar)
-    kept = "not kept: a step of the recipe cannot be told from another (see docs/profile.md)"
-    if found.fingerprint:
+    kept = ""
+    if not found.fingerprint:
+        try:
+            recipe.fingerprint(Form.AUGMENTED)
+        except OptionError as error:
+            kept = f"not kept: a step of the recipe cannot be told from another: {error}"
+    else:
         try:
             kept = str(save_profile(found))
             found = load_profile(recipe) or found  # with what jobs have learned

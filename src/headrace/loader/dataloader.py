@@ -21,9 +21,11 @@ from headrace.loader.observer import Observer, Subject
 from headrace.loader.options import Chosen, Options, count_workers, place, read_options, wants_sharing
 from headrace.loader.ordering import Ordering
 from headrace.loader.own_order import (
+    OwnOrder,
     OwnRandomSampler,
     OwnSequentialSampler,
     carried_by,
+    chain,
     own_batches,
     told_by,
 )
@@ -276,19 +278,25 @@ class DataLoader(torch_data.DataLoader[T_co]):
             raise ValueError("prefetch_factor must be at least 1")
         if _PIPES and isinstance(self.dataset, _PIPES):
             return super().__iter__()
+        running = self._running()
         self._settle()
         resume = self._listen(self._progress.take_resume())
         seed = self._choose_seed(resume)
         epoch = resume.epoch if resume is not None else self._progress.epoch
-        live = self._live() if self._live is not None else None
-        if live is not None:
+        if running is not None:
             # Somebody is still in the middle of another epoch of this loader: let them be.
             session, kept = choose_session(self, seed, resume), False
         else:
             session, kept = self._take_session(seed, resume), True
         steps = self._begin(session, kept, seed, epoch, resume)
         iterator = EpochIterator(
-            self, session, seed=seed, epoch=epoch, steps=steps, resumed=resume is not None
+            self,
+            session,
+            seed=seed,
+            epoch=epoch,
+            steps=steps,
+            promised=self._promised(resume),
+            resume=resume,
         )
         if kept:
             self._live = weakref.ref(iterator)
@@ -299,6 +307,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
     ) -> int | None:
         """Start an epoch, or what ``resume`` leaves of it; returns its batches, where that is known."""
         self._told.begin(epoch)
+        if self._behind and not self._ours:
+            self._pass_on(epoch)
         position = resume.position if resume is not None else 0
         ordering = self._ordering
         following = (
@@ -316,18 +326,36 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._progress.begin(ordering, resume, seed, epoch, session)
         return ordering.steps(position)
 
+    def _running(self) -> EpochIterator | None:
+        """The iterator that is under way, if there is one."""
+        live = self._live() if self._live is not None else None
+        if live is not None and live.over:
+            live.finish()
+            return None
+        return live
+
+    def _promised(self, resume: LoaderState | None) -> int | None:
+        """Batches of a sampler, as far as it says how many it has."""
+        if self._iterable:
+            return None
+        size = _size(self._index_sampler)
+        return None if size is None else size - (resume.position if resume is not None else 0)
+
     def _late(self, iterator: EpochIterator, session: Session) -> None:
         """Before an iterator's first batch: Lightning tells the epoch only after it made the iterator."""
         told = self._hear()
         if told is None or self._iterable:
             return
-        if iterator.resumed and told <= iterator.epoch:
-            self._behind = iterator.epoch - told
+        resume, kept = iterator.resume, session is self._session
+        if resume is not None and told <= resume.epoch:
+            self._behind = resume.epoch - told
+            if not self._ours:  # what was passed over was of the order before
+                session.abandon()
+                self._begin(session, kept, iterator.seed, resume.epoch, resume)
             return
-        epoch = told + (0 if iterator.resumed else self._behind)
-        if epoch == iterator.epoch:
+        epoch = told + (0 if resume is not None else self._behind)
+        if epoch == iterator.epoch and self._ours:
             return
-        kept = session is self._session
         session.abandon()
         if kept:
             self._fed = None
@@ -438,11 +466,16 @@ class DataLoader(torch_data.DataLoader[T_co]):
             raise OptionError(f"set_epoch({epoch}): epochs count from 0")
         self._progress.epoch, self._behind = epoch, 0
         self._told.tell(epoch)
-        owners: tuple[Any, ...] = () if self._ours else (self.sampler, self.batch_sampler)
-        for owner in owners:
-            if hasattr(owner, "set_epoch"):
+        if not self._ours:
+            self._pass_on(epoch)
+        self._heard = (self._told.times, self._heard[1])
+
+    def _pass_on(self, epoch: int) -> None:
+        """Tell samplers of the user's or a trainer's, so that they give the order of ``epoch``."""
+        for owner in chain(self.sampler, self.batch_sampler):
+            if hasattr(owner, "set_epoch") and not isinstance(owner, OwnOrder):
                 owner.set_epoch(epoch)
-        self._hear()
+        self._heard = (self._told.times, told_by(self.sampler, self.batch_sampler))
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: plain values, small, JSON-able. Counts what was delivered to you."""
@@ -451,7 +484,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state`` at the next iteration, also with other workers, ranks or batch size."""
-        if self._live is not None and self._live() is not None:
+        if self._running() is not None:
             raise StateError(
                 "load_state_dict() after iteration began: load the state before the first batch is asked for, "
                 "or finish (or drop) the running iterator first"

@@ -226,7 +226,7 @@ def test_bodies_that_are_none_are_refused(pair: Pair) -> None:
     fcntl.fcntl(huge, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE)
     with tempfile.TemporaryFile() as file:
         for fd, what in (
-            (reading, "no file"),
+            (reading, "cannot be read"),
             (file.fileno(), "cannot be read"),
             (empty, "empty"),
             (huge, "limit"),

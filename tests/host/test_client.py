@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from torch.utils.data import default_collate
 
 import headrace as hr
 from headrace.coordinate.protocol import MOST_ROWS, Join
@@ -182,6 +183,26 @@ def test_a_host_without_descriptors_serves_those_who_are_in_and_takes_others_lat
             assert sock is not None
             sock.close()
         assert log.read_text().count("nobody is let in") < 60, "it rests between two tries"
+
+
+@pytest.mark.parametrize(("collate", "epochs"), [(False, 1), (True, 2)])
+def test_very_large_batches(place: Path, collate: bool, epochs: int) -> None:
+    """What is said about their rows takes megabytes, between host and job as between job and worker."""
+    size = 42_000
+    recipe = hr.Recipe(hr.synthetic.source(size, shape=(1,), classes=size), decode=hr.synthetic.decode())
+    options = {"collate_fn": default_collate} if collate else {}
+    with hr.DataLoader(
+        recipe, batch_size=41_000, shuffle=True, num_workers=1, cache="64MiB", share=True, **options
+    ) as loader:
+        pids = set()
+        for _ in range(epochs):
+            targets = np.concatenate([batch[1].numpy() for batch in loader])
+            assert sorted(targets.tolist()) == list(range(size))
+            status = control.status()
+            assert status is not None
+            pids.add(status.pid)
+    assert len(pids) == 1 and status.memory.entries > 0
+    assert not (place / "host.log").read_text()
 
 
 @pytest.fixture

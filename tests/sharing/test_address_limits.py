@@ -73,6 +73,6 @@ def test_such_a_job_shares_with_a_host_of_more_addresses_than_it_can_map(place: 
     ) as loader:
         assert sum(len(targets) for _, targets in loader) == COUNT
         hits, prepared = run(workers, "share")
-        assert prepared == 0 and hits == 2 * COUNT, "all was there"
+        assert prepared == 0 and hits >= 2 * COUNT, "all was there"
         status = control.status()
         assert status is not None and len(status.jobs) == 1

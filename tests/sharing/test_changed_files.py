@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
+from headrace.recipes.subset import SubsetSource
 
 COUNT, BYTES = 12, 32
 Make = Callable[[Path], Any]
@@ -19,6 +20,7 @@ SOURCES: dict[str, Make] = {
     "folder": lambda path: hr.folder(path, labels=False, extensions=None),
     "files": lambda path: hr.files(sorted(path.iterdir()), list(range(COUNT))),
     "paths": lambda path: hr.files(sorted(path.iterdir()), encoded=False),
+    "subset": lambda path: SubsetSource(hr.folder(path, labels=False, extensions=None), range(COUNT)),
     "manifest": lambda path: hr.folder(path, manifest=path.parent / "labels.csv"),
 }
 
@@ -72,12 +74,13 @@ def test_what_was_changed_is_read_anew_and_the_rest_is_not(
             assert other.stats().decoded == 2, "the others are still shared"
 
 
-def test_a_change_does_not_cost_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["folder", "files", "subset"])
+def test_a_change_does_not_cost_what_was_measured(tmp_path: Path, kind: str) -> None:
     for number in range(COUNT):
         write(tmp_path, number, b"o")
-    recipe = hr.Recipe(SOURCES["folder"](tmp_path), decode)
+    recipe = hr.Recipe(SOURCES[kind](tmp_path), decode)
     before = recipe.profile_key, recipe.fingerprint(hr.Form.DECODED)
     write(tmp_path, 0, b"s")
-    recipe = hr.Recipe(SOURCES["folder"](tmp_path), decode)
+    recipe = hr.Recipe(SOURCES[kind](tmp_path), decode)
     assert recipe.profile_key == before[0]
     assert recipe.fingerprint(hr.Form.DECODED) != before[1]

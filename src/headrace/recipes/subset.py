@@ -79,6 +79,12 @@ class SubsetSource:
         many = self.whole.identity_bytes  # type: ignore[attr-defined]
         return lambda indices: many(self._at(indices))
 
+    @property
+    def listing(self) -> Any:
+        """See ``FileSource``: only of sources that have it."""
+        listing = self.whole.listing  # type: ignore[attr-defined]
+        return lambda: digest("subset", listing(), self.indices.tobytes())
+
     def fingerprint(self) -> str:
         """See ``Source``."""
         return digest("subset", self.whole.fingerprint(), self.indices.tobytes())

@@ -191,13 +191,13 @@ def test_no_record_where_none_is_wanted_or_nothing_can_be_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HEADRACE_RECORD", "0")
-    with hr.DataLoader(slow(samples=100), batch_size=20, num_workers=1) as loader:
+    with hr.DataLoader(slow(), batch_size=20, num_workers=1) as loader:
         assert advice_of(loader)
     assert not runs_dir().exists()
     monkeypatch.setenv("HEADRACE_RECORD", "1")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with hr.DataLoader(slow(samples=100), batch_size=20, num_workers=1) as loader:
+    with hr.DataLoader(slow(), batch_size=20, num_workers=1) as loader:
         assert advice_of(loader)
 
 

@@ -15,6 +15,8 @@ from hypothesis import settings
 # Hundreds of processes are started here. Each would compile all of headrace again where this is set, as it often is
 # in containers.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# And they share few CPUs: threads of torch's that wait for each other should sleep, not spin.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 # Loaders keep what they learn of a recipe, and meet in a runtime directory. Here none of that must reach what the
 # user has, nor another test, nor another process that runs tests at the same time.

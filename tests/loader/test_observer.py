@@ -131,17 +131,21 @@ def test_a_collate_of_the_users_counts_too() -> None:
 class Slow(torch.utils.data.Dataset[int]):
     """Samples that take a while, and compute nothing."""
 
+    def __init__(self, samples: int = 200, seconds: float = 0.002) -> None:
+        self.samples, self.seconds = samples, seconds
+
     def __len__(self) -> int:
-        return 200
+        return self.samples
 
     def __getitem__(self, index: int) -> int:
-        time.sleep(0.002)
+        time.sleep(self.seconds)
         return index
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_of_a_dataset_is_said_what_can_be_known(workers: int) -> None:
-    with hr.DataLoader(Slow(), batch_size=10, num_workers=workers, persistent_workers=workers > 0) as loader:
+    slow = Slow(90, 0.01)  # (a batch takes far longer than a busy machine keeps the loop from going on)
+    with hr.DataLoader(slow, batch_size=10, num_workers=workers, persistent_workers=workers > 0) as loader:
         advice = advice_of(loader)
         assert advice.cause == "dataset" and advice.waited > 0.5
         assert [one.kind for one in advice.remedies] == ["workers"]
@@ -187,13 +191,13 @@ def test_no_record_where_none_is_wanted_or_nothing_can_be_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HEADRACE_RECORD", "0")
-    with hr.DataLoader(slow(samples=100), batch_size=20, num_workers=1) as loader:
+    with hr.DataLoader(slow(), batch_size=20, num_workers=1) as loader:
         assert advice_of(loader)
     assert not runs_dir().exists()
     monkeypatch.setenv("HEADRACE_RECORD", "1")
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    with hr.DataLoader(slow(samples=100), batch_size=20, num_workers=1) as loader:
+    with hr.DataLoader(slow(), batch_size=20, num_workers=1) as loader:
         assert advice_of(loader)
 
 

@@ -125,8 +125,8 @@ def test_a_recipes_loader_stays_ours(rebuild, num_workers):
     with rebuilt:
         for _ in range(3):
             assert sorted(flat(targets(rebuilt))) == list(range(24))
-    # (with workers, the next epoch's first samples may be fetched before this epoch has cached them)
-    assert source.reads.tolist() == [1] * 24 if not num_workers else source.reads.sum() < 48, (
+    # (with workers, the next epoch's samples may be fetched before this epoch has cached them: on many CPUs, all)
+    assert source.reads.tolist() == [1] * 24 if not num_workers else source.reads.max() <= 2, (
         "the cache is kept"
     )
 

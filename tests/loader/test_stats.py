@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 import headrace as hr
+from headrace.loader import recipe_session
 from tests.loader.helpers import Squares, counting, drain, flat, recipe, targets
 
 
@@ -113,15 +114,29 @@ def test_torch_datasets_have_stats_too():
     assert (inline.stats().batches, inline.stats().workers) == (5, 0)
 
 
-def test_depth_grows_where_an_uneven_loop_waits_beside_idle_workers():
+def test_depth_grows_where_an_uneven_loop_waits_beside_idle_workers(monkeypatch):
     """Bursts: a long pause, then batches as fast as they come. More of them ahead fill the pause."""
-    uneven = hr.Recipe(
-        hr.synthetic.source(1600, bytes_per_sample=64), hr.synthetic.decode(cost=0.001, shape=(4,))
-    )
+    monkeypatch.setattr(
+        recipe_session, "cpus_per_rank", lambda: 2
+    )  # (with more, enough are ahead from the start)
+    # Storage that takes its time, and no processor: on a busy machine workers are idle as well.
+    source = hr.synthetic.source(1600, bytes_per_sample=64, latency=0.01)
+    uneven = hr.Recipe(source, hr.synthetic.decode(shape=(4,)))
     with hr.DataLoader(uneven, batch_size=16, num_workers=2) as loader:
         before = None
         for number, _ in enumerate(loader):
             before = loader.stats().slots if number == 4 else before
+            if before is not None and loader.stats().slots > before:
+                break
             if number % 4 == 0:
                 time.sleep(0.1)
         assert loader.stats().slots > before
+
+
+@pytest.mark.parametrize("cpus", [1, 2, 16, 64])
+@pytest.mark.parametrize("batch_size", [1, 16, 256])
+def test_depth_may_grow_however_many_hands_there_are(monkeypatch, cpus, batch_size):
+    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: cpus)
+    with hr.DataLoader(recipe(20), batch_size=batch_size, num_workers=1) as loader:
+        next(iter(loader))
+        assert loader._session._most_ahead > loader._session.host.ahead

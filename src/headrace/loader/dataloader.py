@@ -29,9 +29,11 @@ from headrace.loader.options import (
 )
 from headrace.loader.ordering import Ordering, Place
 from headrace.loader.own_order import (
+    OwnOrder,
     OwnRandomSampler,
     OwnSequentialSampler,
     carried_by,
+    chain,
     own_batches,
     told_by,
 )
@@ -296,20 +298,20 @@ class DataLoader(torch_data.DataLoader[T_co]):
             raise ValueError("prefetch_factor must be at least 1")
         if _PIPES and isinstance(self.dataset, _PIPES):
             return super().__iter__()
+        running = self._running()
         self._settle()
         resume = self._listen(self._progress.take_resume())
         if resume is not None:
             load(self.dataset, resume.dataset, "dataset")
         seed = self._choose_seed(resume)
         epoch = resume.epoch if resume is not None else self._progress.epoch
-        live = self._live() if self._live is not None else None
-        if live is not None:
+        if running is not None:
             # Somebody is still in the middle of another epoch of this loader: let them be.
             session, kept = choose_session(self, seed, resume), False
         else:
             session, kept = self._take_session(seed, resume), True
-        place, steps = self._begin(session, kept, seed, epoch, resume)
-        iterator = EpochIterator(self, place, steps=steps, resumed=resume is not None)
+        at, steps = self._begin(session, kept, seed, epoch, resume)
+        iterator = EpochIterator(self, at, steps=steps, promised=self._promised(resume), resume=resume)
         if kept:
             self._live = weakref.ref(iterator)
         return iterator
@@ -319,6 +321,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
     ) -> tuple[Place, int | None]:
         """Start an epoch, or what ``resume`` leaves of it; returns its batches, where that is known."""
         self._told.begin(epoch)
+        if self._behind and not self._ours:
+            self._pass_on(epoch)
         ordering = self._ordering
         following = (
             ordering.draws(seed, epoch + 1, None, session) if kept and self._prepares_ahead() else None
@@ -340,19 +344,36 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._progress.begin(ordering, resume, place)
         return place, ordering.steps(resume)
 
+    def _running(self) -> EpochIterator | None:
+        """The iterator that is under way, if there is one."""
+        live = self._live() if self._live is not None else None
+        if live is not None and live.over:
+            live.finish()
+            return None
+        return live
+
+    def _promised(self, resume: LoaderState | None) -> int | None:
+        """Batches of a sampler, as far as it says how many it has."""
+        if self._iterable:
+            return None
+        size = _size(self._index_sampler)
+        return None if size is None else size - (resume.position if resume is not None else 0)
+
     def _late(self, iterator: EpochIterator, session: Session) -> None:
         """Before an iterator's first batch: Lightning tells the epoch only after it made the iterator."""
         told = self._hear()
         if told is None or self._iterable:
             return
-        at = iterator.place
-        if iterator.resumed and told <= at.epoch:
-            self._behind = at.epoch - told
+        at, resume, kept = iterator.place, iterator.resume, session is self._session
+        if resume is not None and told <= resume.epoch:
+            self._behind = resume.epoch - told
+            if not self._ours:  # what was passed over was of the order before
+                session.abandon()
+                iterator.place, _ = self._begin(session, kept, at.seed, resume.epoch, resume)
             return
-        epoch = told + (0 if iterator.resumed else self._behind)
-        if epoch == at.epoch:
+        epoch = told + (0 if resume is not None else self._behind)
+        if epoch == at.epoch and self._ours:
             return
-        kept = session is self._session
         session.abandon()
         if kept:
             self._fed = None
@@ -472,11 +493,16 @@ class DataLoader(torch_data.DataLoader[T_co]):
             raise OptionError(f"set_epoch({epoch}): epochs count from 0")
         self._progress.epoch, self._behind = epoch, 0
         self._told.tell(epoch)
-        owners: tuple[Any, ...] = () if self._ours else (self.sampler, self.batch_sampler)
-        for owner in owners:
-            if hasattr(owner, "set_epoch"):
+        if not self._ours:
+            self._pass_on(epoch)
+        self._heard = (self._told.times, self._heard[1])
+
+    def _pass_on(self, epoch: int) -> None:
+        """Tell samplers of the user's or a trainer's, so that they give the order of ``epoch``."""
+        for owner in chain(self.sampler, self.batch_sampler):
+            if hasattr(owner, "set_epoch") and not isinstance(owner, OwnOrder):
                 owner.set_epoch(epoch)
-        self._hear()
+        self._heard = (self._told.times, told_by(self.sampler, self.batch_sampler))
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: plain values, small, JSON-able. Counts what was delivered to you."""
@@ -492,7 +518,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from ``state`` at the next iteration, also with other workers, ranks or batch size."""
         self._early = None
-        if self._live is not None and self._live() is not None:
+        if self._running() is not None:
             raise StateError(
                 "load_state_dict() after iteration began: load the state before the first batch is asked for, "
                 "or finish (or drop) the running iterator first"

@@ -13,19 +13,28 @@ from headrace.loader.sessions import SKIPPED, Session
 
 if TYPE_CHECKING:
     from headrace.loader.dataloader import DataLoader
+    from headrace.loader.state import LoaderState
 
 
 class EpochIterator(Iterator[Any]):
     """What ``iter(loader)`` returns. It keeps its loader alive, and cleans up after itself when dropped."""
 
     def __init__(
-        self, loader: DataLoader[Any], place: Place, *, steps: int | None, resumed: bool = False
+        self,
+        loader: DataLoader[Any],
+        place: Place,
+        *,
+        steps: int | None,
+        promised: int | None,
+        resume: LoaderState | None = None,
     ) -> None:
-        """``steps``: batches to come, where that is known. ``resumed``: from a state."""
+        """``steps``: batches to come, where that is known; ``promised``: what a sampler says of it.
+        ``resume``: where it went on from."""
         self._loader = loader
         self._session: Session | None = place.session
-        self.place, self.resumed = place, resumed
+        self.place, self.resume = place, resume
         self._left = steps
+        self._due = promised if steps is None else steps
         self._yielded = 0
         self._asked = False
         self._broken = False
@@ -33,7 +42,20 @@ class EpochIterator(Iterator[Any]):
 
     def restart(self, place: Place, steps: int | None) -> None:
         """Run another epoch, before the first batch was asked for."""
-        self.place, self._left, self.resumed = place, steps, False
+        self.place, self._left, self.resume = place, steps, None
+        self._due = self._due if steps is None else steps
+
+    @property
+    def over(self) -> bool:
+        """Whether all batches were given out, although nobody asked for one more.
+
+        Who knows how many there are need not: Lightning holds on to such iterators while it makes new ones.
+        """
+        return self._due is not None and self._due <= 0
+
+    def finish(self) -> None:
+        """Be at the end."""
+        self._end()
 
     def __iter__(self) -> EpochIterator:
         return self
@@ -59,6 +81,8 @@ class EpochIterator(Iterator[Any]):
                 self._end()
                 raise StopIteration
             drawn, value = found
+            if self._due is not None:
+                self._due -= 1
             loader._delivered(self.place, drawn)
             if value is not SKIPPED:
                 self._yielded += 1

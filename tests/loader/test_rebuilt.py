@@ -33,15 +33,15 @@ class Skip:
     """As Accelerate's ``SkipBatchSampler``."""
 
     def __init__(self, batch_sampler, skip):
-        self.batch_sampler, self.skip = batch_sampler, skip
+        self.batch_sampler, self.skip_batches = batch_sampler, skip
 
     def __iter__(self):
         for number, batch in enumerate(self.batch_sampler):
-            if number >= self.skip:
+            if number >= self.skip_batches:
                 yield batch
 
     def __len__(self):
-        return len(self.batch_sampler) - self.skip
+        return len(self.batch_sampler) - self.skip_batches
 
 
 class Shard:
@@ -206,6 +206,26 @@ def test_what_a_dataset_loader_was_told_is_kept():
         ):
             assert type(rebuilt) is hr.DataLoader
             assert sorted(flat(targets(rebuilt))) == [n for n in range(20) if n != 5]
+
+
+def test_batches_are_not_skipped_in_an_order_that_was_not_given_out(monkeypatch):
+    """A loader with ranks of its own, or whose host draws, that is handed to ``skip_first_batches`` as it is."""
+    shared = hr.DataLoader(recipe(24), batch_size=4, shuffle=True, share=True, cache="8MiB")
+    with pytest.raises(hr.OptionError, match="skip_first_batches"):
+        as_accelerate(shared, Skip(shared.batch_sampler, 1))
+    loader = hr.DataLoader(recipe(24), batch_size=4, shuffle=True, seed=1, num_workers=0)
+    whole = flat(targets(loader))
+    loader.set_epoch(0)
+    rest = as_accelerate(loader, Skip(loader.batch_sampler, 2))
+    assert flat(targets(rest)) == whole[8:]
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    rest = as_accelerate(loader, Skip(loader.batch_sampler, 2))
+    with pytest.raises(hr.OptionError, match="skip_first_batches"):
+        next(iter(rest))
+    prepared = as_accelerate(loader, Shard(loader.batch_sampler, 0, 2))
+    rest = as_accelerate(prepared, Skip(prepared.batch_sampler, 1))
+    assert len(flat(targets(rest))) == 8, "prepared, the trainer's own count holds"
 
 
 def test_torchs_loader_of_other_things_is_torchs():

@@ -120,6 +120,7 @@ def run_cases(cases: dict[str, Case], kinds: Iterable[str], folder: Path, out: P
         for kind in kinds:
             data = Data(kind, folder)
             log = Log(data)
+            torch.manual_seed(1000 + rank)  # what ranks draw is not to be alike
             try:
                 case(data, log)
             except Exception:

@@ -35,6 +35,7 @@ from headrace.loader.own_order import (
     carried_by,
     chain,
     own_batches,
+    skipped,
     told_by,
 )
 from headrace.loader.progress import Progress
@@ -55,6 +56,12 @@ _PIPES = tuple(
     kind for name in ("IterDataPipe", "MapDataPipe") if (kind := getattr(torch_data, name, None)) is not None
 )
 _TORCH_PARAMETERS = inspect.signature(torch_data.DataLoader.__init__).parameters
+
+_SKIPS = (
+    "skip_first_batches() counts batches of an order that this loader does not have: it draws with a shared host, or "
+    "has ranks that it finds by itself. Prepare the loader with Accelerate first, or go on from loader.state_dict() "
+    "(docs/trainers.md)."
+)
 
 
 class DataLoader(torch_data.DataLoader[T_co]):
@@ -210,6 +217,9 @@ class DataLoader(torch_data.DataLoader[T_co]):
             isinstance(dataset, RecipeDataset) and self._ours and whole is None and rank is None
         )
         self._heard = (self._told.times, told_by(self.sampler, self.batch_sampler))
+        skips = carried_by(batch_sampler) is not None and skipped(batch_sampler) > 0
+        self._told.rebuilt |= carried_by(sampler, batch_sampler) is not None and not skips
+        self._skips_alone = skips and not self._told.rebuilt and isinstance(dataset, RecipeDataset)
         self._custom_collate = collate_fn
         self._recipe = recipe
         self._options: Options = read_options(
@@ -219,9 +229,11 @@ class DataLoader(torch_data.DataLoader[T_co]):
             world_size=world_size,
             find_rank=self._finds_place,
             sampler=not self._ours,
-            ordered=not (self._ours and self._shuffle),
+            ordered=not (self._ours and self._shuffle) or whole is not None,
             **{**own, "share": wants_sharing(own["share"], recipe is not None)},
         )
+        if self._skips_alone and self._options.share and own["sampling"] != "uniform":
+            raise OptionError(_SKIPS)
         self._book = ErrorBook(
             own["on_error"],
             self._options.error_budget,
@@ -298,6 +310,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
             raise ValueError("prefetch_factor must be at least 1")
         if _PIPES and isinstance(self.dataset, _PIPES):
             return super().__iter__()
+        if self._skips_alone and place(None, None, True)[1] > 1:
+            raise OptionError(_SKIPS)
         running = self._running()
         self._settle()
         resume = self._listen(self._progress.take_resume())

@@ -34,6 +34,8 @@ class Told:
     """How often somebody asked for one."""
     begun: int = 0
     """How often a loader began one."""
+    rebuilt: bool = False
+    """Whether a trainer built a loader around the order of another, which then is what counts batches."""
 
     def tell(self, epoch: int) -> None:
         """The next iteration is to run ``epoch``."""
@@ -140,3 +142,10 @@ def told_by(*samplers: Any) -> tuple[int, ...]:
     seen: dict[int, Any] = {id(sampler): sampler for sampler in chain(*samplers)}
     epochs = (getattr(at, "epoch", None) for at in seen.values() if not isinstance(at, OwnOrder))
     return tuple(epoch for epoch in epochs if isinstance(epoch, int))
+
+
+def skipped(batch_sampler: Any) -> int:
+    """Batches that Accelerate's ``skip_first_batches`` leaves out."""
+    return sum(
+        at.skip_batches for at in chain(batch_sampler) if isinstance(getattr(at, "skip_batches", None), int)
+    )

@@ -11,8 +11,8 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests wait more than they compute, so there are more of them at once than CPUs. A file stays in one process.
 PARALLEL ?= -n 4 --dist loadfile
 
-.PHONY: demo test fuzz check wheel bench-single bench-sharing bench-model bench-doctor bench-simulate papers soak \
-	clean system help
+.PHONY: demo test test-trainers fuzz check wheel bench-single bench-sharing bench-model bench-doctor bench-simulate \
+	papers soak clean system help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -32,6 +32,17 @@ demo: $(VENV)/.installed  ## train a tiny model through torch's DataLoader and t
 
 test: $(VENV)/.installed  ## run the test suite
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+
+# Trainers are large, so they have an environment of their own.
+.venv-trainers/bin/python: | system
+	$(PYTHON) -m venv .venv-trainers
+
+.venv-trainers/.installed: pyproject.toml setup.py constraints.txt $(wildcard src/headrace/recipes/image/*.[ch]) | .venv-trainers/bin/python
+	.venv-trainers/bin/python -m pip --disable-pip-version-check --quiet install -e '.[test,trainers]'
+	@touch $@
+
+test-trainers: .venv-trainers/.installed  ## loaders inside Lightning, Accelerate, Transformers, Ray (RESULTS=1 writes the page)
+	$(if $(RESULTS),HEADRACE_WRITE_RESULTS=1) .venv-trainers/bin/python -m pytest -m trainers $(PYTEST_ARGS) tests/trainers
 
 fuzz: $(VENV)/.installed  ## search freely for what breaks a property, and send the host worse messages (ROUNDS=2000)
 	HEADRACE_FUZZ_ROUNDS=$(or $(ROUNDS),2000) $(BIN)/python -m pytest $(PARALLEL) --timeout=0 -m 'hypothesis or fuzz' $(PYTEST_ARGS)

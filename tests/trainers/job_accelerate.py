@@ -35,6 +35,11 @@ def prepare(data: Data, log: Log) -> None:
     _run(accelerator().prepare(data.loader(shuffle=True)), log)
 
 
+def prepare_seed(data: Data, log: Log) -> None:
+    """The same with a seed: what ``skip`` is held against."""
+    _run(accelerator().prepare(data.loader(shuffle=True, seed=5)), log)
+
+
 def seeded(data: Data, log: Log) -> None:
     """With a seed, and the sampler that Accelerate seeds."""
     set_seed(3)
@@ -98,7 +103,7 @@ def unprepared(data: Data, log: Log) -> None:
 
 CASES = {
     case.__name__: case
-    for case in (prepare, seeded, in_order, uneven, split_batches, dispatch, skip, unprepared)
+    for case in (prepare, prepare_seed, seeded, in_order, uneven, split_batches, dispatch, skip, unprepared)
 }
 
 if __name__ == "__main__":

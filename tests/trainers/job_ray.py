@@ -1,0 +1,84 @@
+"""Ray Train and Ray Tune: one driver, whose workers Ray starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from ray import train, tune
+from ray.train.torch import TorchConfig, TorchTrainer, prepare_data_loader
+from ray.train.v2.api.config import RunConfig, ScalingConfig
+
+from tests.trainers.data import KINDS, Data, Log, run_cases
+
+FOLDER, OUT = Path(sys.argv[1]), Path(sys.argv[2])
+
+
+def prepare(data: Data, log: Log) -> None:
+    """``prepare_data_loader``, three epochs; the sampler is told the epoch, as Ray's guide says."""
+    loader = prepare_data_loader(data.loader(shuffle=True), move_to_device=True)
+    for epoch in range(3):
+        if hasattr(loader.sampler, "set_epoch"):
+            loader.sampler.set_epoch(epoch)
+        for batch in loader:
+            log.batch(epoch, batch)
+
+
+def own_ranks(data: Data, log: Log) -> None:
+    """The loader as it is; a recipe's finds its rank by itself."""
+    options: dict[str, Any] = {"shuffle": True}
+    if data.kind in ("torch", "dataset"):
+        options = {"sampler": torch.utils.data.DistributedSampler(range(25))}
+    loader = data.loader(**options)
+    for epoch in range(3):
+        for batch in loader:
+            log.batch(epoch, batch)
+
+
+def _loop(config: dict[str, Any]) -> None:
+    rank = train.get_context().get_world_rank()
+    cases = {"prepare": prepare, "own_ranks": own_ranks}
+    run_cases(cases, ("torch", *KINDS), Path(config["folder"]), Path(config["out"]), rank)
+
+
+def _trial(config: dict[str, Any]) -> dict[str, float]:
+    """One trial of a search: a job of its own, beside the other."""
+
+    def alone(data: Data, log: Log) -> None:
+        loader = data.loader(shuffle=True)
+        for epoch in range(3):
+            for batch in loader:
+                log.batch(epoch, batch)
+
+    name = f"tune_{config['trial']}"
+    run_cases({name: alone}, ("torch", *KINDS), Path(config["folder"]), Path(config["out"]), 0)
+    return {"loss": 0.0}
+
+
+if __name__ == "__main__":
+    kept = ("HEADRACE_RUNTIME_DIR", "HEADRACE_PROFILES", "GLOO_SOCKET_IFNAME", "PYTHONPATH")
+    environment = {name: os.environ[name] for name in kept if name in os.environ}
+    ray.init(
+        num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": environment},
+        object_store_memory=100 << 20,
+    )  # fmt: skip
+    config = {"folder": str(FOLDER), "out": str(OUT)}
+    with tempfile.TemporaryDirectory() as storage:
+        TorchTrainer(
+            _loop,
+            train_loop_config=config,
+            torch_config=TorchConfig(backend="gloo"),
+            scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
+            run_config=RunConfig(storage_path=storage),
+        ).fit()
+        space = {**config, "trial": tune.grid_search([0, 1])}
+        tune.Tuner(
+            tune.with_resources(_trial, {"cpu": 1}), param_space=space,
+            run_config=tune.RunConfig(storage_path=storage, verbose=0),
+        ).fit()  # fmt: skip
+    ray.shutdown()

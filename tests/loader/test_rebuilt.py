@@ -378,6 +378,19 @@ def test_an_iterator_that_has_given_out_all_is_over_for_the_next_one():
         assert source.reads.tolist() == [1] * 24
 
 
+def test_an_iterator_dropped_after_its_last_batch_has_ended():
+    """Hugging Face's Trainer does that. What is prepared of the next epoch is not begun a second time."""
+    with hr.DataLoader(recipe(24), batch_size=4, shuffle=True, seed=3, num_workers=1) as loader:
+        for epoch in range(3):
+            iterator = iter(loader)
+            for _ in range(6):
+                next(iterator)
+            del iterator
+            assert loader.state_dict()["epoch"] == epoch + 1
+            assert loader.state_dict()["position"] == 0
+            assert loader._fed == (3, epoch + 1)
+
+
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_state_and_a_distributed_sampler_that_is_told_after_the_iterator_was_made(num_workers):
     def make():

@@ -1,7 +1,8 @@
 """Two ranks: each gets its share of every step, without a DistributedSampler.
 
-A recipe's loader finds rank and world size in torch.distributed or in the environment (torchrun sets it). The
-global order is a pure function of (seed, epoch), so ranks agree on it without talking.
+A recipe's loader finds rank and world size in torch.distributed or in the environment (torchrun sets it), when its
+first iteration begins; it may be made before. The global order is a pure function of (seed, epoch), so ranks agree on
+it without talking. Inside trainers that put in samplers of their own: see docs/trainers.md.
 """
 
 from __future__ import annotations

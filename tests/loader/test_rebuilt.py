@@ -125,8 +125,8 @@ def test_a_recipes_loader_stays_ours(rebuild, num_workers):
     with rebuilt:
         for _ in range(3):
             assert sorted(flat(targets(rebuilt))) == list(range(24))
-    # (with workers, the next epoch's samples may be fetched before this epoch has cached them: on many CPUs, all)
-    assert source.reads.tolist() == [1] * 24 if not num_workers else source.reads.max() <= 2, (
+    # (with workers, the next epoch's first samples may be fetched before this epoch has cached them)
+    assert source.reads.tolist() == [1] * 24 if not num_workers else source.reads.sum() < 48, (
         "the cache is kept"
     )
 
@@ -376,6 +376,19 @@ def test_an_iterator_that_has_given_out_all_is_over_for_the_next_one():
                 iterator = iter(loader)
                 assert sorted(flat(next(iterator)[1].tolist() for _ in range(6))) == list(range(24))
         assert source.reads.tolist() == [1] * 24
+
+
+def test_an_iterator_dropped_after_its_last_batch_has_ended():
+    """Hugging Face's Trainer does that. What is prepared of the next epoch is not begun a second time."""
+    with hr.DataLoader(recipe(24), batch_size=4, shuffle=True, seed=3, num_workers=1) as loader:
+        for epoch in range(3):
+            iterator = iter(loader)
+            for _ in range(6):
+                next(iterator)
+            del iterator
+            assert loader.state_dict()["epoch"] == epoch + 1
+            assert loader.state_dict()["position"] == 0
+            assert loader._fed == (3, epoch + 1)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

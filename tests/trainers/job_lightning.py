@@ -53,6 +53,7 @@ def trainer(**options: Any) -> pl.Trainer:
         "enable_progress_bar": False,
         "enable_model_summary": False,
         "num_sanity_val_steps": 0,
+        "default_root_dir": sys.argv[2],
     }
     if "callbacks" not in options:
         quiet["enable_checkpointing"] = False

@@ -27,6 +27,7 @@ def prepare(data: Data, log: Log) -> None:
             loader.sampler.set_epoch(epoch)
         for batch in loader:
             log.batch(epoch, batch)
+            torch.distributed.barrier()  # as training does: nobody is ahead by more than a batch
 
 
 def own_ranks(data: Data, log: Log) -> None:
@@ -38,6 +39,7 @@ def own_ranks(data: Data, log: Log) -> None:
     for epoch in range(3):
         for batch in loader:
             log.batch(epoch, batch)
+            torch.distributed.barrier()
 
 
 def _loop(config: dict[str, Any]) -> None:

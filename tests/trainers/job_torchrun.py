@@ -27,6 +27,7 @@ def own_ranks(data: Data, log: Log) -> None:
             loader.sampler.set_epoch(epoch)
         for batch in loader:
             log.batch(epoch, batch)
+            torch.distributed.barrier()  # as training does: nobody is ahead by more than a batch
     log.notes["workers"] = loader.num_workers
 
 

@@ -139,6 +139,11 @@ class EpochIterator(Iterator[Any]):
 
     def __del__(self) -> None:
         session = getattr(self, "_session", None)
-        if session is not None:
-            self._session = None
-            self._loader._over(self, session, whole=False)
+        if session is None:
+            return
+        if self.over and not session.closed and session is self._loader._session:
+            # Who counts batches does not ask for one more. The next epoch may be under way, and ranks agreed on it.
+            self._end()
+            return
+        self._session = None
+        self._loader._over(self, session, whole=False)

@@ -116,11 +116,11 @@ class Recipe:
         size = len(self)
         counts = [_count(part, size) for part in parts]
         shares = all(isinstance(part, float) for part in parts)
-        if shares and abs(sum(parts) - 1) < 1e-9:
+        if shares and parts and abs(sum(parts) - 1) < 1e-9:
             counts[-1] = size - sum(counts[:-1])
-        elif sum(counts) < size:
+        elif shares or sum(counts) < size:
             counts.append(size - sum(counts))
-        if not parts or sum(counts) > size or 0 in counts:
+        if not parts or min(counts) <= 0 or sum(counts) != size:
             raise OptionError(
                 f"split({', '.join(map(repr, parts))}) of {size} samples: no part may be empty, and together they "
                 "may not be more than there are"

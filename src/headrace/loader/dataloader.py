@@ -14,6 +14,7 @@ import torch
 from torch.utils import data as torch_data
 
 from headrace.core.errors import BadSample, LoaderClosed, OptionError, StateError
+from headrace.core.interrupts import held
 from headrace.loader.choose_session import choose_session
 from headrace.loader.dataset_sessions import InlineIterableSession, ObjectSession, PinnedSession
 from headrace.loader.iterator import EpochIterator
@@ -607,8 +608,9 @@ class DataLoader(torch_data.DataLoader[T_co]):
 
 
 def _end(session: Session, observer: Observer) -> None:
-    observer.leave(session)
-    session.close()
+    with held():
+        observer.leave(session)
+        session.close()
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import LoaderClosed, OutOfSharedMemory
+from headrace.core.interrupts import held
 from headrace.loader.ordering import Place
 from headrace.loader.sessions import SKIPPED, Session
 
@@ -141,4 +142,5 @@ class EpochIterator(Iterator[Any]):
         session = getattr(self, "_session", None)
         if session is not None:
             self._session = None
-            self._loader._over(self, session, whole=False)
+            with held(in_del=True):
+                self._loader._over(self, session, whole=False)

@@ -506,6 +506,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         """The epoch that the next iteration runs. Without it, epochs count up by themselves."""
         if epoch < 0:
             raise OptionError(f"set_epoch({epoch}): epochs count from 0")
+        self._early = None
         self._progress.epoch, self._behind = epoch, 0
         self._told.tell(epoch)
         if not self._ours:
@@ -522,7 +523,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands: plain values, small, JSON-able. Counts what was delivered to you."""
         self._settle()
-        if self._iterable and is_stateful(self.dataset) and self._progress.untouched:
+        unread = self._progress.untouched and not self._closed
+        if unread and self._iterable and is_stateful(self.dataset):
             # Such a dataset says where it is once it was asked for its iterator; the next epoch goes on with it.
             self._early = iter(self)
         seed = self._seed

@@ -521,7 +521,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._heard = (self._told.times, told_by(self.sampler, self.batch_sampler))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader stands: plain values, small, JSON-able. Counts what was delivered to you."""
+        """Where this loader stands, counting what was delivered to you. Plain values, small, JSON-able, but for what
+        your own datasets and samplers say of themselves where that is not (docs/resume.md)."""
         self._settle()
         unread = self._progress.untouched and not self._closed
         if unread and self._iterable and is_stateful(self.dataset):

@@ -1,7 +1,9 @@
 """state_dict() and load_state_dict(): what was delivered counts, on any other geometry, at once."""
 
 import json
+import time
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -326,3 +328,242 @@ def test_a_loader_that_resumes_starts_no_second_set_of_workers():
         loader.load_state_dict(state)
         targets(loader)
         assert set(descendants()) == before
+
+
+# -- what users' objects say of themselves --------------------------------------------------------------------
+
+
+class Told(Stream):
+    """Its own iterator, with whatever state a test wants; counts how often it is asked for it."""
+
+    def __init__(self, size, extra=None):
+        super().__init__(size)
+        self.at, self.extra = 0, extra
+        self.asked = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def __iter__(self):
+        self.at = 0
+        return self
+
+    def __next__(self):
+        if self.at == self.size:
+            raise StopIteration
+        self.at += 1
+        return self.at - 1
+
+    def state_dict(self):
+        self.asked += 1
+        return {"at": self.at, "extra": self.extra}
+
+    def load_state_dict(self, state):
+        self.at, self.extra = state["at"], state["extra"]
+
+
+ODD = {
+    "tensor": torch.arange(4),
+    "array": np.arange(4),
+    "tuple": (1, (2, 3)),
+    "set": {1, 2},
+    "keys": {1: "a", (2, 3): "b"},
+    "nan": [float("nan"), float("inf")],
+    "bytes": b"\0\1",
+}
+
+
+def same(left, right):
+    if type(left) is not type(right):
+        return False
+    if isinstance(left, dict):
+        return list(left) == list(right) and all(same(left[key], right[key]) for key in left)
+    if isinstance(left, list | tuple):
+        return len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, torch.Tensor | np.ndarray):
+        return left.dtype == right.dtype and left.tolist() == right.tolist()
+    return left == right or left != left
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_a_state_that_is_not_plain_comes_back_as_it_was(num_workers, tmp_path):
+    iterator = iter(first := hr.DataLoader(Told(9, ODD), batch_size=2, num_workers=num_workers))
+    next(iterator)
+    state = first.state_dict()
+    del iterator, first
+    with pytest.raises(TypeError, match="UserState is not JSON serializable"):
+        json.dumps(state)
+    torch.save(state, tmp_path / "state")
+    dataset = Told(9)
+    loaded = hr.DataLoader(dataset, batch_size=2)
+    loaded.load_state_dict(torch.load(tmp_path / "state", weights_only=False))
+    assert [batch.tolist() for batch in loaded] == [[2, 3], [4, 5], [6, 7], [8]]
+    assert same(dataset.extra, ODD)
+
+
+def test_a_state_with_tensors_is_loaded_without_trusting_the_file(tmp_path):
+    first = hr.DataLoader(Told(9, {"tensor": torch.arange(4)}), batch_size=2)
+    torch.save(first.state_dict(), tmp_path / "state")
+    dataset = Told(9)
+    loaded = hr.DataLoader(dataset, batch_size=2)
+    loaded.load_state_dict(torch.load(tmp_path / "state", weights_only=True))
+    next(iter(loaded))
+    assert dataset.extra["tensor"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_state_is_a_copy():
+    dataset = Told(9, [1, 2])
+    loader = hr.DataLoader(dataset, batch_size=2)
+    state = loader.state_dict()
+    dataset.extra.append(3)
+    assert state["workers"][0]["iterator"]["extra"] == [1, 2]
+
+
+def test_nobody_is_asked_for_a_state_that_nobody_wants():
+    dataset = Told(40)
+    assert len(list(hr.DataLoader(dataset, batch_size=2))) == 20
+    assert dataset.asked.item() <= 1, "at the end, as the iterator goes"
+
+
+@pytest.mark.parametrize(
+    ("extra", "every", "most"),
+    [(None, None, 22), (list(range(100_000)), None, 4), (None, 5, 6), (None, 0, 2)],
+)
+def test_workers_take_large_states_seldom(extra, every, most):
+    dataset = Told(40, extra)
+    loader = hr.DataLoader(dataset, batch_size=2, num_workers=1, snapshot_every_n_steps=every)
+    iterator = iter(loader)
+    batches = [next(iterator).tolist() for _ in range(13)]
+    state = loader.state_dict()
+    batches_left = [batch.tolist() for batch in iterator]
+    assert len(batches_left) == 7
+    assert dataset.asked.item() <= most
+    again = hr.DataLoader(Told(40), batch_size=2, num_workers=1)
+    again.load_state_dict(state)
+    assert [batch.tolist() for batch in again] == batches_left
+    assert batches[-1] == [24, 25]
+
+
+@pytest.mark.parametrize("every", [-1, True, 1.5, "often"])
+def test_snapshots_are_a_number_of_batches(every):
+    with pytest.raises(hr.OptionError, match="snapshot_every_n_steps="):
+        hr.DataLoader(Squares(4), snapshot_every_n_steps=every)
+
+
+def test_a_state_for_which_there_is_no_use_is_refused():
+    iterator = iter(first := hr.DataLoader(Told(9), batch_size=2))
+    next(iterator)
+    state = first.state_dict()
+    loader = hr.DataLoader(Stream(9), batch_size=2)
+    loader.load_state_dict(state)
+    with pytest.raises(hr.StateError, match="has no load_state_dict"):
+        iter(loader)
+
+
+# -- order ----------------------------------------------------------------------------------------------------
+
+
+class Uneven(Squares):
+    """Some samples take their time, so that batches overtake each other."""
+
+    def __getitem__(self, index):
+        if index % 12 == 0:
+            time.sleep(0.05)
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("sampler", [None, list(range(47, -1, -1))])
+def test_out_of_order_batches_come_once(sampler):
+    def loader():
+        return hr.DataLoader(Uneven(48), batch_size=4, sampler=sampler, num_workers=2, in_order=False)
+
+    for done in (1, 3, 6, 9):
+        iterator = iter(first := loader())
+        found = flat(next(iterator)[1].tolist() for _ in range(done))
+        state = json.loads(json.dumps(first.state_dict()))
+        del iterator, first
+        second = loader()
+        second.load_state_dict(state)
+        assert sorted(found + flat(batch[1].tolist() for batch in second)) == list(range(48))
+
+
+def test_out_of_order_batches_need_the_same_batch_size():
+    state = {**hr.DataLoader(Squares(20), batch_size=4).state_dict(), "position": 4, "early": [12]}
+    kept = hr.DataLoader(Squares(20), batch_size=4, in_order=False)
+    kept.load_state_dict(state)
+    assert flat(batch[1].tolist() for batch in kept) == [4, 5, 6, 7, *range(12, 20)]
+    with pytest.raises(hr.StateError, match="batch size and number of ranks must stay"):
+        hr.DataLoader(Squares(20), batch_size=5, in_order=False).load_state_dict(state)
+
+
+class TwoSpeeds(IterableDataset):
+    """The second worker has to wait until the first has read all of its part."""
+
+    def __init__(self):
+        self.read = torch.zeros(1, dtype=torch.int64).share_memory_()
+
+    def __iter__(self):
+        slow = get_worker_info().id == 1
+        for number in range(20):
+            assert not slow or wait_until(lambda: self.read[0] == 20, 20)
+            self.read[0] += not slow
+            yield 100 * slow + number
+
+
+def test_a_fast_worker_does_not_wait_for_a_slow_one_where_order_does_not_matter():
+    loader = hr.DataLoader(TwoSpeeds(), batch_size=2, num_workers=2, in_order=False)
+    found = [batch.tolist() for batch in loader]
+    assert found[:8] == [[n, n + 1] for n in range(0, 16, 2)]
+    assert sorted(flat(found)) == [*range(20), *range(100, 120)]
+
+
+def test_what_an_epoch_that_was_left_still_finds_is_not_the_next_ones():
+    """Workers that stay may come to the end of the old epoch when the new one has begun."""
+    loader = hr.DataLoader(
+        Stream(12), batch_size=2, num_workers=2, persistent_workers=True, prefetch_factor=3
+    )
+    whole = [batch.tolist() for batch in loader]
+    for _ in range(5):
+        next(iter(loader))
+        assert [batch.tolist() for batch in loader] == whole
+
+
+def test_a_state_before_and_after_an_epoch_settles_the_next_order():
+    def loader():
+        return hr.DataLoader(Squares(20), batch_size=4, shuffle=True)
+
+    first = loader()
+    states, orders = [first.state_dict()], []
+    for _ in range(3):
+        orders.append(flat(batch[1].tolist() for batch in first))
+        torch.rand(7)  # a training loop draws, too
+        states.append(first.state_dict())
+    for done in range(3):
+        torch.manual_seed(done)
+        second = loader()
+        second.load_state_dict(json.loads(json.dumps(states[done])))
+        for order in orders[done:]:
+            assert flat(batch[1].tolist() for batch in second) == order
+
+
+# -- old states -----------------------------------------------------------------------------------------------
+
+
+def test_states_of_the_first_version_are_read():
+    common = {"version": 1, "epoch": 0, "size": None, "shuffle": False, "sampler": None, "seen": None}
+    uniform = {**common, "sampling": "uniform", "seed": 8, "position": 8, "size": 20, "workers": None}
+    loader = hr.DataLoader(Squares(20), batch_size=4)
+    loader.load_state_dict(uniform)
+    assert flat(batch[1].tolist() for batch in loader) == list(range(8, 20))
+
+    sampler = {**common, "sampling": "sampler", "seed": 8, "position": 2, "workers": None}
+    loader = hr.DataLoader(Squares(20), batch_size=3, sampler=[3, 1, 4, 15, 9, 2, 6, 5])
+    loader.load_state_dict(sampler)
+    assert flat(batch[1].tolist() for batch in loader) == [6, 5]
+
+    workers = [[2, {"at": 6}], [1, {"at": 3}]]
+    stream = {**common, "sampling": "iterable", "seed": 8, "position": 3, "workers": workers}
+    loader = hr.DataLoader(StatefulStream(26), batch_size=3, num_workers=2)
+    whole = [batch.tolist() for batch in loader]
+    loader.load_state_dict(stream)
+    assert [batch.tolist() for batch in loader] == whole[3:]
+
+    with pytest.raises(hr.StateError, match="not the state"):
+        loader.load_state_dict({**stream, "workers": [3]})

@@ -196,3 +196,19 @@ def test_no_call_for_many_when_it_is_none(loader_class):
 
     assert_matches_reference(loader_class, Single(4), batch_size=3)
     assert_matches_reference(loader_class, Single(4), batch_size=3, num_workers=1)
+
+
+@both
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors(loader_class, num_workers, layout):
+    def collate(samples):
+        return torch.nested.nested_tensor(samples, layout=layout), torch.arange(len(samples))
+
+    dataset = Mapped(lambda i: torch.full((i % 3 + 1, 2), float(i)), 6)
+    loader = loader_class(dataset, batch_size=3, collate_fn=collate, num_workers=num_workers)
+    batches = list(loader)
+    assert [batch.layout for batch, _ in batches] == [layout] * 2
+    assert [[row.tolist() for row in batch.unbind()] for batch, _ in batches] == [
+        [dataset[i].tolist() for i in (3 * b, 3 * b + 1, 3 * b + 2)] for b in range(2)
+    ]

@@ -151,6 +151,32 @@ def test_however_often_states_are_taken(name, workers, every):
     assert grid(hr.DataLoader, dataset, in_twos, workers, more) == EVERYWHERE
 
 
+@pytest.mark.parametrize("every", [None, 0])
+@pytest.mark.parametrize(
+    ("dataset", "options", "workers"),
+    [
+        *((STREAMS[name], in_twos, KEPT) for name in ("generator", "stateful dataset", "both stateful")),
+        (STREAMS["both stateful"], in_twos, WITHOUT),
+        (MAPS["stateful map"], SAMPLERS["stateful sampler"], KEPT),
+        (MAPS["noisy map"], SAMPLERS["random sampler"], KEPT),
+    ],
+    ids=lambda part: getattr(part, "__name__", str(part)),
+)
+def test_saved_again_and_again(dataset, options, workers, every):
+    """After every batch, into a new loader."""
+    what = (hr.DataLoader, dataset, options, workers, (("snapshot_every_n_steps", every),))
+    whole = run(*what)[0]
+    seed_all(3)
+    found, state = [], None
+    while len(found) < len(whole):
+        loader = build(*what)
+        if state is not None:
+            loader.load_state_dict(pickle.loads(state))
+        found.append(values(next(iter(loader))))
+        state = pickle.dumps(loader.state_dict())
+    assert found == whole
+
+
 THEIRS = [
     *((name, kind, in_twos, workers) for name, kind in STREAMS.items() for workers in (WITHOUT, FRESH)),
     *((name, MAPS["map"], options, WITHOUT) for name, options in SAMPLERS.items()),

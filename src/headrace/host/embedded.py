@@ -106,10 +106,14 @@ class ProcessHost(BaseHost):
                 return self._answer
         return OrderDone(order.id, [(0, f"preparing it killed the worker ({how})", "")])
 
-    def wait(self, until: Callable[[], bool]) -> None:
+    def wait(self, until: Callable[[], bool], timeout: float) -> None:
         """Read what workers report until something is known, or they have nothing left to report."""
+        deadline = time.monotonic() + timeout
         while not until() and self.coordinator.open_orders and not self._closed:
-            self._pump(_CHECK)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return
+            self._pump(min(_CHECK, left))
 
     def set_threads(self, count: int) -> None:
         """How many threads prepare in each worker."""

@@ -17,6 +17,7 @@ from typing import Any
 from headrace.cache.arena import Arena
 from headrace.coordinate.messages import Command, Event, Stop, decode_event, encoder
 from headrace.core.errors import ProtocolError, WorkerDied
+from headrace.core.interrupts import impatient
 from headrace.engine import wire
 from headrace.engine.board import Board
 from headrace.engine.link import Link
@@ -226,7 +227,7 @@ class Workers:
 
     def _drain_until_gone(self, worker: Worker, deadline: float) -> None:
         # A worker that is sending its last event must not block on a full socket while we wait for it.
-        while worker.process.is_alive() and time.monotonic() < deadline:
+        while worker.process.is_alive() and time.monotonic() < deadline and not impatient():
             for _ in self._receive(worker.sock):
                 pass
             worker.process.join(0.02)

@@ -111,6 +111,7 @@ class _Writer(pickle.Pickler):
             value.device.type == "cpu"
             and value.layout == torch.strided
             and not value.requires_grad
+            and not value.is_nested
             and not value.is_quantized
             and not value.is_conj()
             and not value.is_neg()

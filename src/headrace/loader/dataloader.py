@@ -14,6 +14,7 @@ import torch
 from torch.utils import data as torch_data
 
 from headrace.core.errors import BadSample, LoaderClosed, OptionError, StateError
+from headrace.core.interrupts import held
 from headrace.loader.choose_session import choose_session
 from headrace.loader.dataset_sessions import InlineIterableSession, ObjectSession, PinnedSession
 from headrace.loader.iterator import EpochIterator
@@ -505,6 +506,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         """The epoch that the next iteration runs. Without it, epochs count up by themselves."""
         if epoch < 0:
             raise OptionError(f"set_epoch({epoch}): epochs count from 0")
+        self._early = None
         self._progress.epoch, self._behind = epoch, 0
         self._told.tell(epoch)
         if not self._ours:
@@ -519,9 +521,11 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._heard = (self._told.times, told_by(self.sampler, self.batch_sampler))
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader stands: plain values, small, JSON-able. Counts what was delivered to you."""
+        """Where this loader stands, counting what was delivered to you. Plain values, small, JSON-able, but for what
+        your own datasets and samplers say of themselves where that is not (docs/resume.md)."""
         self._settle()
-        if self._iterable and is_stateful(self.dataset) and self._progress.untouched:
+        unread = self._progress.untouched and not self._closed
+        if unread and self._iterable and is_stateful(self.dataset):
             # Such a dataset says where it is once it was asked for its iterator; the next epoch goes on with it.
             self._early = iter(self)
         seed = self._seed
@@ -607,8 +611,9 @@ class DataLoader(torch_data.DataLoader[T_co]):
 
 
 def _end(session: Session, observer: Observer) -> None:
-    observer.leave(session)
-    session.close()
+    with held():
+        observer.leave(session)
+        session.close()
 
 
 def _same(one: Any, other: Any) -> bool:

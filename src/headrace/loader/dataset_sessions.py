@@ -15,8 +15,11 @@ from headrace.loader.objects import ObjectTask, Stream, fetch, keys_of
 from headrace.loader.pinning import pin_value
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
 from headrace.loader.state import Mark
-from headrace.loader.stateful import dumps
+from headrace.loader.stateful import dumps, is_stateful
 from headrace.recipes.program import Fault
+
+_PATIENCE = 10.0
+"""Seconds to wait for what a worker says of its beginning. Without it, it is taken to begin as new ones do."""
 
 
 class ObjectSession(Hosted):
@@ -66,9 +69,8 @@ class Reader:
         """As an epoch that ended has left the dataset."""
 
     def begin(self, state: bytes) -> None:
-        """The dataset's state as the worker began the epoch."""
-        if not self._state:
-            self._state, self.begun = state, True
+        """The dataset's state as the worker began: with the epoch, or where that was to go on."""
+        self._state, self._since, self._replay = state, 0, []
 
     def deliver(self, state: bytes, keyed: tuple[int, Any] | None) -> None:
         """A batch of this worker was delivered, with its dataset's state after it, if that was taken.
@@ -114,6 +116,7 @@ class PinnedSession(Hosted):
         """``last``: the worker that delivered last, where an epoch goes on."""
         self._book = book
         self._iterable, self._auto, self._in_order = task.iterable, task.auto_collation, in_order
+        self._stateful = is_stateful(task.dataset)
         self._workers = task.num_workers
         self._active = set(range(self._workers))
         self._busy = [0] * self._workers
@@ -154,9 +157,9 @@ class PinnedSession(Hosted):
 
     def marks(self, *, between: bool = False) -> list[Mark]:
         """Where each worker is; ``between`` epochs, where it will be as the next one begins."""
-        if not between and not self.closed:
+        if self._stateful and not between and not self.closed:
             # Those that have not delivered yet are about to say how they began.
-            self.host.wait(lambda: all(reader.begun for reader in self._readers))
+            self.host.wait(lambda: all(reader.begun for reader in self._readers), _PATIENCE)
         marks = [reader.mark() for reader in self._readers]
         if not between:
             return marks

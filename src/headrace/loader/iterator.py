@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from headrace.core.errors import LoaderClosed, OutOfSharedMemory
+from headrace.core.interrupts import held
 from headrace.loader.ordering import Place
 from headrace.loader.sessions import SKIPPED, Session
 
@@ -141,9 +142,10 @@ class EpochIterator(Iterator[Any]):
         session = getattr(self, "_session", None)
         if session is None:
             return
-        if self.over and not session.closed and session is self._loader._session:
-            # Who counts batches does not ask for one more. The next epoch may be under way, and ranks agreed on it.
-            self._end()
-            return
-        self._session = None
-        self._loader._over(self, session, whole=False)
+        with held(in_del=True):
+            if self.over and not session.closed and session is self._loader._session:
+                # Who counts batches does not ask for one more. The next epoch may be under way, and ranks agreed on it.
+                self._end()
+                return
+            self._session = None
+            self._loader._over(self, session, whole=False)

@@ -1,0 +1,51 @@
+"""Ctrl-C while a loader puts its workers away: nothing is printed but what the user's own code does with it."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import os, signal, threading, time
+import torch
+import headrace as hr
+
+class Slow(torch.utils.data.Dataset):
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        time.sleep(0.05)
+        return index
+
+def press():
+    for _ in range({times}):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.02)
+
+def main():
+    for number, _ in enumerate(hr.DataLoader(Slow(), batch_size=8, num_workers=1)):
+        if number == 0:
+            threading.Thread(target=press, daemon=True).start()
+            time.sleep(10)
+
+try:
+    main()
+except KeyboardInterrupt:
+    print("caught")
+try:
+    time.sleep({rest})
+    print("rested")
+except KeyboardInterrupt:
+    print("caught again")
+"""
+
+
+@pytest.mark.parametrize(
+    ("times", "rest", "seen"), [(1, 0.1, ["caught", "rested"]), (2, 10, ["caught", "caught again"])]
+)
+def test_a_second_interrupt_comes_when_the_loader_is_put_away(times, rest, seen):
+    script = SCRIPT.format(times=times, rest=rest)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    assert done.stdout.split("\n")[:-1] == seen

@@ -144,7 +144,7 @@ class EpochIterator(Iterator[Any]):
             return
         with held(in_del=True):
             if self.over and not session.closed and session is self._loader._session:
-                # Who counts batches does not ask for one more. The next epoch may be under way, and ranks agreed on it.
+                # Who counts batches does not ask for one more. The next epoch may be under way: ranks agreed on it.
                 self._end()
                 return
             self._session = None

@@ -1,7 +1,7 @@
 """With cache=, decoded samples are kept in shared memory: what is cached is neither read nor decoded again.
 
 Batches are prepared ahead, also those of the next epoch, so a few samples are read for the second epoch before
-the first has cached them; from the third on, nothing is read.
+the first has cached them; soon after, nothing is read.
 
 The decoded form is what comes before anything random. A leading resize is deterministic, so it belongs to it, and
 the cache then holds small images: many more of them fit.
@@ -16,12 +16,13 @@ from _data import image_folder
 
 
 def epochs(root: Path, augment: list[object]) -> None:
-    """Three epochs, and what the cache did in them."""
+    """Four epochs, and what the cache did in them."""
     recipe = hr.Recipe(source=hr.folder(root), decode=hr.image.decode(), augment=augment)
     # Sizes: bytes, "64MiB", "25%" or 0.25 of this machine's (or container's) memory.
-    with hr.DataLoader(recipe, batch_size=32, shuffle=True, cache="64MiB") as loader:
+    # (two workers: with more, several epochs of so few images would be under way at once)
+    with hr.DataLoader(recipe, batch_size=32, shuffle=True, cache="64MiB", num_workers=2) as loader:
         read = 0
-        for epoch in range(3):
+        for epoch in range(4):
             for _ in loader:
                 pass
             stats = loader.stats()

@@ -68,11 +68,14 @@ def _put(fd: int, record: tuple[int, ...]) -> None:
 
 
 def claim_all(
-    board: Board, ticket: int, pause: float = 0.0
+    board: Board, ticket: int, pause: float = 0.0, gate: int | None = None
 ) -> Callable[[Callable[[int, int, int], None]], None]:
-    """A body that claims until nothing is left, and reports (position, order, ticket)."""
+    """A body that claims until nothing is left, and reports (position, order, ticket). ``gate``: a pipe from which it
+    reads a byte first."""
 
     def body(report: Callable[[int, int, int], None]) -> None:
+        if gate is not None:
+            os.read(gate, 1)
         while (claim := board.claim(ticket)) is not None:
             report(claim.position, claim.order, ticket)
             if pause:
@@ -251,8 +254,12 @@ def test_a_claimer_killed_inside_its_claim(board: Board, before: str) -> None:
 def test_cancelling_races_with_claiming(board: Board) -> None:
     """An order is either taken back or claimed, never both and never neither."""
     positions = [board.post(order, AREA, 0, 1) for order in range(800)]
-    children = [Child(board, claim_all(board, ticket)) for ticket in range(2)]
+    gate, opener = os.pipe()
+    children = [Child(board, claim_all(board, ticket, gate=gate)) for ticket in range(2)]
+    os.write(opener, b"go")
     cancelled = [at for at in reversed(positions) if board.cancel(at)]
+    os.close(gate)
+    os.close(opener)
     claimed = []
     for child in children:
         code, records = child.join()

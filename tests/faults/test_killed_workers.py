@@ -110,7 +110,11 @@ def test_any_signal_between_two_epochs(sign):
         drain(loader)
         os.kill(loader._session.host.workers[0].pid, sign)
         time.sleep(0.1)
-        assert sorted(flat(targets(loader))) == list(range(100))
+        # (an epoch that was prepared before needs no worker any more, and so does not miss one)
+        for _ in range(20):
+            assert sorted(flat(targets(loader))) == list(range(100))
+            if loader.stats().restarts:
+                break
         assert loader.stats().restarts == 1
         assert loader.bad_samples == []
 

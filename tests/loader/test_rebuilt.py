@@ -123,12 +123,11 @@ def test_a_recipes_loader_stays_ours(rebuild, num_workers):
     assert type(rebuilt) is hr.DataLoader
     assert {name: getattr(rebuilt, name) for name in given} == given
     with rebuilt:
-        for _ in range(3):
+        for _ in range(6):
             assert sorted(flat(targets(rebuilt))) == list(range(24))
-    # (with workers, the next epoch's first samples may be fetched before this epoch has cached them)
-    assert source.reads.tolist() == [1] * 24 if not num_workers else source.reads.sum() < 48, (
-        "the cache is kept"
-    )
+    # (with workers, the next epoch's samples may be fetched before this epoch has cached them: all of them, with many)
+    most = 24 if not rebuilt.num_workers else 4 * 24
+    assert 24 <= source.reads.sum() <= most, "the cache is kept"
 
 
 @pytest.mark.parametrize("rebuild", REBUILDS.values(), ids=REBUILDS)

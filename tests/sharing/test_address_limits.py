@@ -16,6 +16,7 @@ COUNT = 300
 JOB = """
 import resource
 import sys
+import torch  # (what it takes, a build for CUDA gigabytes, is no part of what is left)
 import headrace as hr
 from tests.sharing.test_address_limits import COUNT, recipe
 

@@ -315,12 +315,14 @@ def test_a_state_of_an_epochs_end_and_a_trainer_that_is_in_the_next():
     assert flat(targets(iterator)) == expected[2]
 
 
+@pytest.mark.parametrize("kind", ["own", "foreign"])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_state_and_a_trainer_that_counts_from_its_own_start(num_workers):
+def test_a_state_and_a_trainer_that_counts_from_its_own_start(kind, num_workers):
     """As Fabric and Accelerate do: their counters begin at 0 in every process."""
 
     def make():
-        return hr.DataLoader(recipe(24), batch_size=4, shuffle=True, seed=3, num_workers=num_workers)
+        order = {"shuffle": True} if kind == "own" else {"sampler": DistributedSampler(range(24), 1, 0)}
+        return hr.DataLoader(recipe(24), batch_size=4, seed=3, num_workers=num_workers, **order)
 
     loader, expected = make(), []
     for epoch in range(5):

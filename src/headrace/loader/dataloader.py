@@ -30,12 +30,11 @@ from headrace.loader.options import (
 )
 from headrace.loader.ordering import Ordering, Place
 from headrace.loader.own_order import (
-    OwnOrder,
     OwnRandomSampler,
     OwnSequentialSampler,
     carried_by,
-    chain,
     own_batches,
+    pass_on,
     skipped,
     told_by,
 )
@@ -247,6 +246,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._progress.epoch = max((self._told.following, *self._heard[1]))
         self._behind = 0
         """By how many epochs a trainer counts less than a state that was loaded."""
+        self._after: int | None = None
+        """The epoch of a state that was loaded, until the next one is told."""
         self._fed: tuple[int, int] | None = None
         self._closed = False
         self._process = os.getpid()
@@ -325,6 +326,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
             session, kept = choose_session(self, seed, resume), False
         else:
             session, kept = self._take_session(seed, resume), True
+        self._after = self._after if resume is None else epoch
         at, steps = self._begin(session, kept, seed, epoch, resume)
         iterator = EpochIterator(self, at, steps=steps, promised=self._promised(resume), resume=resume)
         if kept:
@@ -357,6 +359,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         position = resume.position if resume is not None else 0
         place = Place(seed, epoch, session, draws, position, generator)
         self._progress.begin(ordering, resume, place)
+        self._heard = (self._heard[0], told_by(self.sampler, self.batch_sampler))
         return place, ordering.steps(resume)
 
     def _running(self) -> EpochIterator | None:
@@ -400,6 +403,9 @@ class DataLoader(torch_data.DataLoader[T_co]):
         if told is None:
             return resume
         if resume is None:
+            if self._after is not None and told <= self._after:
+                self._behind = self._after + 1 - told  # somebody counts from its own start
+            self._after = None
             self._progress.epoch = told + self._behind
             return None
         if told > resume.epoch:
@@ -507,7 +513,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         if epoch < 0:
             raise OptionError(f"set_epoch({epoch}): epochs count from 0")
         self._early = None
-        self._progress.epoch, self._behind = epoch, 0
+        self._progress.epoch, self._behind, self._after = epoch, 0, None
         self._told.tell(epoch)
         if not self._ours:
             self._pass_on(epoch)
@@ -515,9 +521,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
 
     def _pass_on(self, epoch: int) -> None:
         """Tell samplers of the user's or a trainer's, so that they give the order of ``epoch``."""
-        for owner in chain(self.sampler, self.batch_sampler):
-            if hasattr(owner, "set_epoch") and not isinstance(owner, OwnOrder):
-                owner.set_epoch(epoch)
+        pass_on(epoch, self.sampler, self.batch_sampler)
         self._heard = (self._told.times, told_by(self.sampler, self.batch_sampler))
 
     def state_dict(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch.utils.data import BatchSampler
 
 from headrace.coordinate.coordinator import LATER, Draws
+from headrace.loader.own_order import pass_on, told_by
 from headrace.loader.state import SamplerMark, pack_generator, set_generator, unpack_generator
 from headrace.loader.stateful import Snapshots, dumps, is_stateful, load, take
 from headrace.sampling import Draw, UniformEpoch
@@ -100,6 +101,9 @@ class SamplerDraws:
         resume = resume or SamplerMark(since=position)
         load(self._owner, resume.sampler, "sampler")
         _set_generators(self._owner, resume.generators)
+        if resume.epoch is not None:
+            pass_on(resume.epoch, self._owner)
+        self._told = max(told_by(self._owner), default=None)
         self._first = between_epochs(self._owner)
         users = torch.get_rng_state()
         if resume.torch is not None:
@@ -172,7 +176,9 @@ class SamplerDraws:
             return self._first
         if not self._stateful:
             start = None if self._rng is None else pack_generator(self._rng)
-            return SamplerMark(since=position, generators=self._first.generators, torch=start)
+            return SamplerMark(
+                since=position, generators=self._first.generators, torch=start, epoch=self._told
+            )
         if self._snapshots is None:
             return SamplerMark(sampler=take(self._owner), iterator=take(self._keys))
         self.delivered(position)

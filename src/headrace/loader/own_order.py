@@ -144,6 +144,13 @@ def told_by(*samplers: Any) -> tuple[int, ...]:
     return tuple(epoch for epoch in epochs if isinstance(epoch, int))
 
 
+def pass_on(epoch: int, *samplers: Any) -> None:
+    """Tell samplers of others, so that they give the order of ``epoch``."""
+    for sampler in chain(*samplers):
+        if hasattr(sampler, "set_epoch") and not isinstance(sampler, OwnOrder):
+            sampler.set_epoch(epoch)
+
+
 def skipped(batch_sampler: Any) -> int:
     """Batches that Accelerate's ``skip_first_batches`` leaves out."""
     return sum(

@@ -61,6 +61,8 @@ class SamplerMark(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Batches that were delivered after those states, or in all if there are none."""
     over: bool = False
     """The states are of an epoch that ended; the next one is to begin."""
+    epoch: int | None = None
+    """A sampler without states that is told the epoch: the one whose order it gave."""
     generators: list[str] = []
     """A sampler without states: those of its generators, as the epoch began."""
     torch: str | None = None

@@ -34,7 +34,7 @@ PRINTS = {
     "01_drop_in": ["images (32, 3, 64, 64) torch.uint8, labels (32,)", "3 batches of 96 samples"],
     "02_recipe": ["epoch 1: (32, 3, 64, 64) torch.float32, channels_last: True", "samples 96", "of class 0"],
     "03_cache": [
-        "epoch 2: 0 files read",
+        "epoch 3: 0 files read",
         "cached: 96 samples, 230464 bytes",
         "cached: 96 samples, 27712 bytes",
     ],

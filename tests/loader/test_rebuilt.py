@@ -125,7 +125,7 @@ def test_a_recipes_loader_stays_ours(rebuild, num_workers):
     with rebuilt:
         for _ in range(6):
             assert sorted(flat(targets(rebuilt))) == list(range(24))
-    # (with workers, the next epoch's samples may be fetched before this epoch has cached them: all of them, with many)
+    # (with workers, the next epoch's samples may be read before this epoch has cached them; with many, all of them)
     most = 24 if not rebuilt.num_workers else 4 * 24
     assert 24 <= source.reads.sum() <= most, "the cache is kept"
 

@@ -63,19 +63,12 @@ def test_processor_time_is_that_of_the_steps() -> None:
     assert cheap.augment is not None and cheap.augment.cpu < cheap.prepare.cpu / 2
 
 
-def test_code_that_holds_the_lock_gains_nothing_from_threads() -> None:
-    """What else the machine does makes single measurements too high or too low, so it has to show once in a few."""
+def test_code_that_holds_the_lock_gets_processes() -> None:
     recipe = hr.Recipe(hr.synthetic.source(64, bytes_per_sample=16), spin)
-    seen = []
-    for _ in range(6):
-        found = measure(recipe, seconds=1.0)
-        assert found.held is not None
-        alone, both = (rate.samples for rate in found.prepare.threads)
-        seen.append((both / alone, found.held))
-        if both < 1.3 * alone and found.held > 0.4:
-            assert (found.processes, found.threads) == (2, 1)  # so it gets processes
-            return
-    pytest.fail(f"threads seem to help code that holds the lock: {seen}")
+    found = measure(recipe, seconds=1.0)
+    assert found.held is not None and found.held > 0.4
+    assert (found.processes, found.threads) == (2, 1)
+    assert [rate.threads for rate in found.prepare.threads] == [1, 2]
 
 
 def test_steps_that_may_be_random_are_staffed_with_processes() -> None:

@@ -32,7 +32,7 @@ def in_processes(
     go, hold = os.pipe()
     children: dict[int, int] = {}
     """The end of a pipe that we read from, and the process at its other end."""
-    results = None
+    results, interrupted = None, False
     try:
         try:
             for number in range(count):
@@ -54,7 +54,14 @@ def in_processes(
     except OSError:  # no more processes are to be had
         pass
     finally:
-        _end(children)
+        while children:
+            # An impatient second Ctrl-C has to wait. It may come before a function has begun, so it is caught here.
+            try:
+                _end(children)
+            except KeyboardInterrupt:
+                interrupted = True
+    if interrupted:
+        raise KeyboardInterrupt
     if results is None:
         return None
     tallies = [Tally(*_RESULT.unpack(result)) for result in results]
@@ -65,22 +72,16 @@ def in_processes(
 
 
 def _end(children: dict[int, int]) -> None:
-    """End all processes; there is nothing in them to be saved. An impatient second Ctrl-C has to wait for it."""
-    interrupted = False
+    """End all processes; there is nothing in them to be saved. Interrupted, it can be called again."""
     while children:
-        try:
-            end, pid = next(iter(children.items()))
-            with contextlib.suppress(ProcessLookupError, ChildProcessError):
-                if pid:
-                    os.kill(pid, signal.SIGKILL)
-                    os.waitpid(pid, 0)
-            with contextlib.suppress(OSError):
-                os.close(end)
-            del children[end]
-        except KeyboardInterrupt:
-            interrupted = True
-    if interrupted:
-        raise KeyboardInterrupt
+        end, pid = next(iter(children.items()))
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            if pid:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+        with contextlib.suppress(OSError):
+            os.close(end)
+        del children[end]
 
 
 def _fork() -> int:

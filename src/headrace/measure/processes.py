@@ -13,12 +13,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NoReturn
 
+from headrace.core.interrupts import held, impatient
 from headrace.measure.together import Tally, Work, together
 
 _RESULT = struct.Struct("<Qddd")
 _READY = b"r"
 _GRACE = 10.0
 """Seconds that processes may take beyond the time that they should: to start, and for their last order."""
+_LOOK = 0.1
+"""Seconds after which is looked whether somebody wants it to end."""
 
 
 def in_processes(
@@ -29,10 +32,24 @@ def in_processes(
     They start when all of them are ready. None where one of them fails, hangs or dies: what was measured by the
     others is worth nothing then.
     """
+    with held():  # Ctrl-C ends the waiting, and comes when everything is put away
+        results = _results(count, make_works, seconds, grace)
+    if results is None:
+        return None
+    tallies = [Tally(*_RESULT.unpack(result)) for result in results]
+    done = sum(tally.done for tally in tallies)
+    cpu = sum(tally.cpu * tally.done for tally in tallies)
+    seconds = max(tally.seconds for tally in tallies)
+    return Tally(done, seconds, sum(tally.rate for tally in tallies), cpu / max(done, 1))
+
+
+def _results(
+    count: int, make_works: Callable[[int], Sequence[Work]], seconds: float, grace: float
+) -> list[bytes] | None:
     go, hold = os.pipe()
     children: dict[int, int] = {}
     """The end of a pipe that we read from, and the process at its other end."""
-    results, interrupted = None, False
+    results = None
     try:
         try:
             for number in range(count):
@@ -54,34 +71,19 @@ def in_processes(
     except OSError:  # no more processes are to be had
         pass
     finally:
-        while children:
-            # An impatient second Ctrl-C has to wait. It may come before a function has begun, so it is caught here.
-            try:
-                _end(children)
-            except KeyboardInterrupt:
-                interrupted = True
-    if interrupted:
-        raise KeyboardInterrupt
-    if results is None:
-        return None
-    tallies = [Tally(*_RESULT.unpack(result)) for result in results]
-    done = sum(tally.done for tally in tallies)
-    cpu = sum(tally.cpu * tally.done for tally in tallies)
-    seconds = max(tally.seconds for tally in tallies)
-    return Tally(done, seconds, sum(tally.rate for tally in tallies), cpu / max(done, 1))
+        _end(children)
+    return results
 
 
 def _end(children: dict[int, int]) -> None:
-    """End all processes; there is nothing in them to be saved. Interrupted, it can be called again."""
-    while children:
-        end, pid = next(iter(children.items()))
+    """End all processes; there is nothing in them to be saved."""
+    for end, pid in children.items():
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             if pid:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
         with contextlib.suppress(OSError):
             os.close(end)
-        del children[end]
 
 
 def _fork() -> int:
@@ -116,15 +118,16 @@ def _child(out: int, go: int, make_works: Callable[[], Sequence[Work]], seconds:
 
 
 def _receive(children: dict[int, int], size: int, timeout: float) -> list[bytes] | None:
-    """So many bytes from each process; None if one does not send them in time."""
+    """So many bytes from each process; None if one does not send them in time, or somebody is impatient."""
     until = time.monotonic() + timeout
     waiting, received = set(children), []
     while waiting:
         poll = select.poll()  # ``select`` itself knows descriptors below 1024 only
         for end in waiting:
             poll.register(end, select.POLLIN)
-        readable = poll.poll(max(0, int(1000 * (until - time.monotonic()))))
-        if not readable:
+        left = until - time.monotonic()
+        readable = poll.poll(max(0, int(1000 * min(left, _LOOK))))
+        if impatient() or (not readable and left <= _LOOK):
             return None
         for end, _ in readable:
             data = os.read(end, size)  # so few bytes come in one piece

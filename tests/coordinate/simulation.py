@@ -22,6 +22,7 @@ class Drawn:
     epoch: int
     step: int
     indices: np.ndarray
+    words: np.ndarray | None = None
 
 
 class Epoch:

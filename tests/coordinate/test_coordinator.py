@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -176,6 +177,20 @@ def test_seeds_follow_their_epochs() -> None:
     orders = [coordinator.credit(Slot(at, 1)) for at in range(2)]
     assert [(o[0].epoch, o[0].seed) for o in orders if o] == [(0, 1000), (1, 1001)]
     assert coordinator.credit(Slot(9, 1)) is None
+
+
+def test_words_of_random_numbers_stay_with_their_rows() -> None:
+    """Also where a worker died of some of them."""
+    coordinator = Coordinator(Directory(10, {}), rows_per_order=3)
+    epoch = Epoch(0, [5], 0)
+    epoch.batches[0].words = np.arange(5) - 100
+    coordinator.feed(epoch)
+    orders = coordinator.credit(Slot(0, 1))
+    assert orders is not None
+    orders += coordinator.lost(orders.pop(0).id, "killed")
+    for order in orders:
+        assert np.frombuffer(order.words, np.int64).tolist() == (order.index_array() - 100).tolist()
+    assert sorted(len(order.words) // 8 for order in orders) == [1, 1, 1, 2]
 
 
 def test_an_empty_draw_is_one_order_without_rows() -> None:

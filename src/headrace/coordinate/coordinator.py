@@ -183,6 +183,9 @@ class Coordinator:
             keys=getattr(batch.drawn, "keys", b""),
             alone=again,
         )
+        words = getattr(batch.drawn, "words", None)
+        if words is not None:
+            order.words = words[start : start + len(indices)].tobytes()
         if dress:
             self.directory.dress(order, batch.drawn, again=again)
         self._next_order += 1

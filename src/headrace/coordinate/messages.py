@@ -50,6 +50,8 @@ class Order(msgspec.Struct, array_like=True):
     """The row of that draw at which this order's rows start."""
     fill: bool = False
     """Prepare into the cache only; there is no slot."""
+    words: bytes = b""
+    """What random numbers of each row go by, int64 per row; empty: its index."""
 
     def index_array(self) -> NDArray[np.int64]:
         """The samples, row by row."""

@@ -1,5 +1,7 @@
 """Counter-based randomness: every number is a pure function of (seed, epoch, sample, stream, position).
 
+Where a sample comes more than once in an epoch, each time counts as a sample of its own (``again``).
+
 There is no generator state to carry, save or race for. The arithmetic is 64-bit integer mixing alone, so
 the numbers are the same on every platform and under every numpy version.
 """
@@ -58,6 +60,13 @@ def bits(key_: int, indices: NDArray[Any], count: int = 1) -> U64:
     rows = mix_many(indices.astype(np.uint64) ^ np.uint64(key_))
     columns = _COLUMNS[:count] if count <= len(_COLUMNS) else np.arange(1, count + 1, dtype=np.uint64) * _ADD
     return mix_many(rows[:, None] + columns)
+
+
+def again(indices: NDArray[np.int64], times: NDArray[Any]) -> NDArray[np.int64]:
+    """What stands for samples that came so many ``times`` before: the index itself at first, then other words."""
+    words = indices.astype(np.uint64)
+    anew = mix_many(mix_many(words) + times.astype(np.uint64))
+    return np.where(times == 0, words, anew).view(np.int64)
 
 
 def uniforms(key_: int, indices: NDArray[Any], count: int = 1) -> NDArray[np.float64]:

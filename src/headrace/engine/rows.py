@@ -138,6 +138,7 @@ class RowStages:
             keep=(keep & _DECODED) != 0,
             reserve=lambda arrays: self._publisher.reserve(order, arrays, taken),
             faults=faults,
+            words=np.frombuffer(order.words, np.int64) if order.words else None,
         )
         taken: dict[int, tuple[int, int]] = {}
         work.taken = taken

@@ -44,6 +44,11 @@ class SharedDraw:
     given: Any = None
     """What the job itself drew, where it does."""
 
+    @property
+    def words(self) -> Ids | None:
+        """What random numbers of the rows go by, where that is not the sample alone."""
+        return getattr(self.given, "words", None)
+
     @classmethod
     def read(cls, reply: Drawn, given: Any, instance: int) -> SharedDraw:
         """What the host ``instance`` replied; ``given``: what the job asked for, if it drew that itself."""

@@ -17,6 +17,7 @@ from torch.utils.data import BatchSampler
 
 from headrace.coordinate.coordinator import LATER, Draws
 from headrace.loader.own_order import pass_on, told_by
+from headrace.loader.repeats import Repeats
 from headrace.loader.state import SamplerMark, pack_generator, set_generator, unpack_generator
 from headrace.loader.stateful import Snapshots, dumps, is_stateful, load, take
 from headrace.sampling import Draw, UniformEpoch
@@ -46,6 +47,8 @@ class KeyDraw:
     indices: NDArray[np.int64]
     keys: bytes = b""
     last: bool = False
+    words: NDArray[np.int64] | None = None
+    """What random numbers of each row go by, where a sample came before in this epoch."""
 
     @property
     def position(self) -> int:
@@ -92,6 +95,9 @@ class SamplerDraws:
         self._started = False
         self._ahead: list[Any] = []
         """Batches that the sampler has given and nobody has drawn."""
+        self._repeats = Repeats(size or 0)
+        self._open: deque[tuple[int, NDArray[np.int64]]] = deque()
+        """Of a sampler with states: batches that were drawn and not delivered, by the position after each."""
         self._snapshots = Snapshots(every) if prefetched else None
         self._marks: deque[tuple[int, bytes]] = deque()
         """States of the sampler and its iterator after so many batches; the first is not after what is delivered."""
@@ -119,9 +125,14 @@ class SamplerDraws:
         self._stateful = is_stateful(self._owner) or is_stateful(self._keys)
         if resume.torch is not None and not self._started:
             self._ahead = [self._next()]  # it draws its order with the first batch
+        if resume.times is not None and size is not None:
+            self._repeats = Repeats.unpack(resume.times, size)
         for _ in range(resume.since):
-            if self._next() is _END:
+            keys = self._next()
+            if keys is _END:
                 break
+            if resume.times is None and size is not None:
+                self._repeats.count(_indices(keys if batched else [keys], size))
         if not torch.equal(users, start):
             # The sampler drew once more what it drew in another process; the generator is the user's.
             torch.set_rng_state(users)
@@ -150,7 +161,10 @@ class SamplerDraws:
                 self._marks.append((self._step, state))
         listed = keys if self._batched else [keys]
         if self._size is not None:
-            return KeyDraw(self._epoch, step, _indices(listed, self._size))
+            indices = _indices(listed, self._size)
+            if self._stateful:
+                self._open.append((self._step, indices))
+            return KeyDraw(self._epoch, step, indices, words=self._repeats.count(indices))
         if type(listed) is list and all(type(key) is int for key in listed):
             return KeyDraw(self._epoch, step, np.array(listed, np.int64))
         return KeyDraw(self._epoch, step, np.full(_count(listed), -1, np.int64), pickle.dumps(keys))
@@ -179,15 +193,27 @@ class SamplerDraws:
             return SamplerMark(
                 since=position, generators=self._first.generators, torch=start, epoch=self._told
             )
-        if self._snapshots is None:
-            return SamplerMark(sampler=take(self._owner), iterator=take(self._keys))
         self.delivered(position)
+        times = self._times()
+        if self._snapshots is None:
+            return SamplerMark(sampler=take(self._owner), iterator=take(self._keys), times=times)
         at, states = self._marks[0]
         sampler, iterator = pickle.loads(states)
-        return SamplerMark(sampler=sampler, iterator=iterator, since=position - at)
+        return SamplerMark(sampler=sampler, iterator=iterator, since=position - at, times=times)
+
+    def _times(self) -> str | None:
+        """How often each sample was delivered: what went before its states, a sampler does not name again."""
+        if self._size is None:
+            return None
+        repeats = self._repeats.copy()
+        for _, indices in self._open:
+            repeats.uncount(indices)
+        return repeats.pack()
 
     def delivered(self, position: int) -> None:
         """So many batches were delivered: older states are not needed any more."""
+        while self._open and self._open[0][0] <= position:
+            self._open.popleft()
         while len(self._marks) > 1 and self._marks[1][0] <= position:
             self._marks.popleft()
 

@@ -15,6 +15,7 @@ from headrace.core.errors import BadSample, OptionError, SampleError
 from headrace.core.forms import Form
 from headrace.loader.own_order import Carried, Told
 from headrace.loader.recipe_session import own_randomness
+from headrace.loader.repeats import words_within
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.program import Fault, Work
 from headrace.recipes.recipe import Recipe
@@ -68,6 +69,7 @@ class RecipeDataset(Dataset[Any]):
             keep=np.zeros(len(at), np.bool_),
             reserve=lambda arrays: [None] * len(arrays),
             faults=faults,
+            words=words_within(at),
         )
         with own_randomness(recipe.user_code):
             samples = compile_recipe(recipe, caches_decoded=False).samples(work)

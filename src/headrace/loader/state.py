@@ -67,6 +67,8 @@ class SamplerMark(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A sampler without states: those of its generators, as the epoch began."""
     torch: str | None = None
     """The same of torch's global generator, if the sampler draws from it."""
+    times: str | None = None
+    """A sampler with states, over a recipe: how often it has named each sample that was delivered."""
 
     def plain(self) -> dict[str, Any]:
         """As a dict."""

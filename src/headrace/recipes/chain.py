@@ -79,7 +79,7 @@ class UserCode:
         values = list(batch.values)
         work = order.work
         begun, begun_cpu = time.perf_counter(), time.thread_time()
-        for row, index in enumerate(order.indices.tolist()):
+        for row, word in enumerate(order.words.tolist()):
             if order.failed(row):
                 values[row] = None
                 continue
@@ -88,7 +88,7 @@ class UserCode:
                 if isinstance(value, np.ndarray) and not value.flags.writeable:
                     value = value.copy()  # the cache's own; user code may write to what it gets
                 for position, call in self._calls:
-                    call.seed(random.key(work.seed, work.epoch, position, index))
+                    call.seed(random.key(work.seed, work.epoch, position, word))
                     value = call(value)
                 values[row] = value
             except Exception as error:

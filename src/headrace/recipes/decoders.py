@@ -122,7 +122,7 @@ class CallDecoder:
         for row, blob in enumerate(blobs):
             try:
                 data = blob if isinstance(blob, bytes) else bytes(blob)
-                self._call.seed(random.key(work.seed, work.epoch, DECODING, int(order.indices[row])))
+                self._call.seed(random.key(work.seed, work.epoch, DECODING, int(order.words[row])))
                 values[row] = self._call(data)
             except Exception as error:
                 order.fault(row, error)

@@ -44,9 +44,9 @@ class Columns:
         self.total = sum(counts)
         self._starts = [sum(counts[:at]) for at in range(len(counts) + 1)]
 
-    def draw(self, seed: int, epoch: int, indices: NDArray[np.int64]) -> Numbers:
-        """The numbers of all steps for the given samples."""
-        return random.uniforms(random.key(seed, epoch), indices, self.total)
+    def draw(self, seed: int, epoch: int, words: NDArray[np.int64]) -> Numbers:
+        """The numbers of all steps for the given samples (see ``Work.words``)."""
+        return random.uniforms(random.key(seed, epoch), words, self.total)
 
     def of(self, numbers: Numbers, position: int) -> Numbers:
         """The part of ``numbers`` that belongs to the step at ``position``."""

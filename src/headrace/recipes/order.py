@@ -65,7 +65,7 @@ class Batch:
 class Order:
     """Rows of an order under work: all of them, or the part that has to go through a stage."""
 
-    __slots__ = ("_columns", "_numbers", "_rows", "decoding", "indices", "work")
+    __slots__ = ("_columns", "_numbers", "_rows", "decoding", "indices", "words", "work")
 
     def __init__(
         self,
@@ -79,6 +79,10 @@ class Order:
         self._rows = rows
         self._numbers: Numbers | None = None
         self.indices = work.indices if rows is None else work.indices[rows]
+        self.words = self.indices
+        """What random numbers of each row go by: the sample, or another word where it comes again in an epoch."""
+        if work.words is not None:
+            self.words = work.words if rows is None else work.words[rows]
         self.decoding: list[float] = [] if decoding is None else decoding
         """Seconds of decoding inside stages that decode and augment in one, noted call by call."""
 
@@ -98,13 +102,13 @@ class Order:
     def draw(self, position: int) -> Numbers:
         """The random numbers of the step at a position of the recipe."""
         if self._numbers is None:
-            self._numbers = self._columns.draw(self.work.seed, self.work.epoch, self.indices)
+            self._numbers = self._columns.draw(self.work.seed, self.work.epoch, self.words)
         return self._columns.of(self._numbers, position)
 
     def noise(self, position: int, at: int, count: int) -> Numbers:
         """More random numbers for one row, as many as are needed."""
         key = random.key(self.work.seed, self.work.epoch, position)
-        numbers: Numbers = random.uniforms(key, self.indices[at : at + 1], count)[0]
+        numbers: Numbers = random.uniforms(key, self.words[at : at + 1], count)[0]
         return numbers
 
     def fault(self, at: int, why: str | Exception) -> None:

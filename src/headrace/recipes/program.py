@@ -52,6 +52,8 @@ class Work:
     """Rows whose decoded form the cache would admit."""
     reserve: Reserve
     """Room for decoded forms of single arrays, written in place by the program."""
+    words: NDArray[np.int64] | None = None
+    """What random numbers of each row go by; None: its index."""
     kept: dict[int, Any] = field(default_factory=dict)
     """Filled by the program: row -> its decoded value, to be cached (in a reserved array, or the engine copies)."""
     faults: dict[int, Fault] = field(default_factory=dict)
@@ -78,6 +80,7 @@ class Work:
             inputs=self.inputs[start:stop],
             keep=self.keep[start:stop],
             reserve=self.reserve,
+            words=None if self.words is None else self.words[start:stop],
             faults={row - start: fault for row, fault in self.faults.items() if start <= row < stop},
             taken=self.taken,
             seconds=self.seconds,

@@ -58,7 +58,7 @@ class Targets:
                 continue
             work = order.work
             try:
-                self._call.seed(random.key(work.seed, work.epoch, TARGET, int(order.indices[row])))
+                self._call.seed(random.key(work.seed, work.epoch, TARGET, int(order.words[row])))
                 values[row] = self._call(value)
             except Exception as error:
                 order.fault(row, error)

@@ -152,7 +152,7 @@ class Ordering:
         """Where a loader stands in the middle of an epoch."""
         state = self._state(place.seed, place.epoch, place.position)
         state.generator = place.generator
-        draws, session = place.draws, place.session
+        draws, session = _drawn_here(place.draws), place.session
         if isinstance(draws, LooseDraws):
             state.early, draws = draws.early, draws.inner
         if isinstance(draws, SamplerDraws):
@@ -179,7 +179,7 @@ class Ordering:
         state.dataset = self._dataset_state()
         if generator is not None:
             state.generator = pack_generator(generator.get_state())
-        draws = over.draws if over is not None else None
+        draws = _drawn_here(over.draws) if over is not None else None
         if isinstance(draws, LooseDraws):
             draws = draws.inner
         if isinstance(draws, SamplerDraws):
@@ -203,6 +203,11 @@ class Ordering:
         return None if self.by_index or self.iterable else take(self.dataset)
 
 
+def _drawn_here(draws: Any) -> Any:
+    """What the job itself draws, also where a shared host is asked for what it has of that."""
+    return draws.own if isinstance(draws, SharedDraws) else draws
+
+
 @dataclass
 class Place:
     """Where one iterator over a loader is."""
@@ -219,7 +224,7 @@ class Place:
     def deliver(self, drawn: Any) -> None:
         """A batch is handed to the user."""
         self.position = drawn.position
-        draws = self.draws
+        draws = _drawn_here(self.draws)
         if isinstance(draws, LooseDraws):
             draws.delivered(drawn.position)
             self.position, draws = draws.position, draws.inner

@@ -118,7 +118,7 @@ class SharedDraws:
     ) -> None:
         """``given``: samples that were delivered before. ``own``: the job's own draws, if the order is given."""
         self._client, self.seed = client, seed
-        self._epoch, self._given, self._own = epoch, given, own
+        self._epoch, self._given, self.own = epoch, given, own
         self._begun = self._ended = False
         self._asked = self._taken = 0
 
@@ -127,7 +127,7 @@ class SharedDraws:
         client = self._client
         if not self._begun:
             self._begun = True
-            client.begin(self._epoch, explicit=self._own is not None, given=self._given)
+            client.begin(self._epoch, explicit=self.own is not None, given=self._given)
         for _ in range(0 if self._ended else client.wants):
             self._ask()
         found = client.take()
@@ -139,12 +139,12 @@ class SharedDraws:
         return LATER
 
     def _ask(self) -> None:
-        if self._own is None:
+        if self.own is None:
             self._client.ask()
             return
         if self._ended:
             return
-        drawn = self._own.draw()
+        drawn = self.own.draw()
         if drawn is None:
             self._ended = True
             return

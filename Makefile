@@ -43,6 +43,7 @@ test: $(VENV)/.installed  ## run the test suite
 
 test-trainers: .venv-trainers/.installed  ## loaders inside Lightning, Accelerate, Transformers, Ray (RESULTS=1 writes the page)
 	$(if $(RESULTS),HEADRACE_WRITE_RESULTS=1) .venv-trainers/bin/python -m pytest -m trainers $(PYTEST_ARGS) tests/trainers
+	.venv-trainers/bin/python -m pytest $(PYTEST_ARGS) tests/test_examples.py -k 'python_blocks and trainers'  # docs/trainers.md
 
 fuzz: $(VENV)/.installed  ## search freely for what breaks a property, and send the host worse messages (ROUNDS=2000)
 	HEADRACE_FUZZ_ROUNDS=$(or $(ROUNDS),2000) $(BIN)/python -m pytest $(PARALLEL) --timeout=0 -m 'hypothesis or fuzz' $(PYTEST_ARGS)

@@ -124,6 +124,7 @@ class Commons(Budgets):
                 self.pool.eviction = EVICTIONS[join.eviction]
             job = self.jobs[self._next_job] = Job(self._next_job, join, dataset)
             self._next_job += 1
+            self.absent.come(job)
             for form, key in keys.items():
                 if key:
                     found_shelf = self.pool.shelf(form, key, self.universe.size, bodies[form])
@@ -163,6 +164,7 @@ class Commons(Budgets):
         self._go_on()
 
     def _end(self, job: Job) -> None:
+        self.absent.leave(job, self.now)
         self._take_no_more(job)
         del self.jobs[job.number]
         self.remaining.leave(job.number)
@@ -208,6 +210,8 @@ class Commons(Budgets):
         assert epoch is not None
         if new:
             self._begin_epoch(job)
+            for ids in epoch.steps.values():
+                self.remaining.take(job.number, ids)
         if progress is not None and not explicit:
             epoch.steps.update(steps)
             if epoch is job.epoch:  # else all of it was drawn before, and another rank knows the rest

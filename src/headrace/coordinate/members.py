@@ -101,6 +101,8 @@ class Job:
         """The newest."""
         self.earlier: dict[int, Epoch] = {}
         """By number: epochs that some rank has yet to begin, although another has begun the next."""
+        self.past: dict[int, list[Ids]] = {}
+        """By number: steps of epochs that were drawn before all ranks left, in the dataset's own indices."""
         self.draws = 0
 
     def begin(
@@ -109,7 +111,8 @@ class Job:
         """A rank begins an epoch; returns whether the epoch is new here.
 
         Ranks of one job come to an epoch one after the other. One that begins the same epoch a second time
-        starts it afresh, and the others follow it there.
+        starts it afresh, and the others follow it there. One that was drawn before all ranks left is not drawn
+        again.
         """
         epoch = self.epoch
         if epoch is not None and epoch.number != number:
@@ -125,6 +128,10 @@ class Job:
             epoch = self.epoch = Epoch(
                 number, explicit, given, step, self.dataset.size - given, awaited=awaited
             )
+            past = self.past.pop(number, [])
+            if not taken_over:  # else the rank has had a part of it, and says which
+                epoch.drawn = len(past)
+                epoch.steps = {at: self.dataset.to_universe(ids) for at, ids in enumerate(past)}
         assert epoch is not None
         epoch.cursors[rank] = step
         epoch.awaited.discard(rank)
@@ -132,6 +139,17 @@ class Job:
             self.earlier.pop(epoch.number, None)
         self.ranks[rank].epoch = epoch
         return new
+
+    def unfinished(self) -> dict[int, list[Ids]]:
+        """What was drawn of epochs that some rank has yet to begin; see ``past``."""
+        found = dict(self.past)
+        for epoch in (*self.earlier.values(), self.epoch):
+            if epoch is None or len(epoch.cursors) == self.world_size:
+                continue
+            # (of what began elsewhere not all is known here, and every rank is waited for)
+            if epoch.drawn and not (epoch.base or epoch.given):
+                found[epoch.number] = [self.dataset.to_local(epoch.steps[at]) for at in range(epoch.drawn)]
+        return found
 
     def is_under_way(self, rank: int, number: int) -> bool:
         """Whether others have drawn of an epoch that this rank has not begun here."""

@@ -151,9 +151,12 @@ def test_a_new_run_beside_what_is_left_of_the_last_one() -> None:
             rank.ask()
         world.drain()
         assert_dealt_out([[np.concatenate(rank.got).tolist()] for rank in ranks])
+    assert world.commons.absent.awaited is False
+    ranks[0].begin(4)
+    ranks[0].ask()  # prepared ahead, say
     for rank in ranks:
         rank.leave()
-    assert not world.commons.absent, "both had all of it"
+    assert world.commons.absent._past and not world.commons.absent.awaited, "both were there"
 
 
 def test_a_run_that_goes_on_from_a_state_does_not_take_up_what_another_left() -> None:
@@ -190,14 +193,14 @@ def test_how_many_are_remembered_and_for_how_long() -> None:
     alone(world, 0, 1, group="d", samples=150)
     assert list(absent._past) == ["d"], "too many samples"
     alone(world, 0, 1, group="e", samples=201)
-    assert not absent
+    assert not absent.awaited
     alone(world, 0, group="f")
     world.commons.now += 3000
     Upkeep(world.commons).look()
-    assert absent
+    assert absent.awaited
     world.commons.now += 1000
     Upkeep(world.commons).look()
-    assert not absent
+    assert not absent.awaited and not absent._past
 
 
 @settings(max_examples=30, deadline=None)

@@ -250,13 +250,16 @@ def test_a_rank_that_comes_when_the_other_has_left_gets_its_part_of_each(
         return not status.jobs and (not much_later or status.memory.budget == status.memory.used == 0)
 
     assert wait_until(left, 20), control.status()
-    late = start({**place, "RANK": "1"}, **spec)
+    late = start({**place, "RANK": "1"}, **spec, hold=True)
+    late.until("holding")
+    after = control.status()
+    assert before is not None and after is not None and before.pid == after.pid
+    late.tell()
     late.end()
+    assert not much_later or wait_until(lambda: control.status() is None, 20), "nobody else is to come"
     for one, two in zip(early.epochs(), late.epochs(), strict=True):
         assert one["bad"] == two["bad"] == 0
         assert_exact(one["batches"] + two["batches"], range(150), f"epoch {one['number']}")
-    after = control.status()
-    assert before is not None and after is not None and before.pid == after.pid
 
 
 def test_sharing_by_the_environment(start: Start) -> None:

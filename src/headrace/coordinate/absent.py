@@ -29,6 +29,9 @@ class _Past:
     """A job that has others draws otherwise."""
     epochs: dict[int, list[Ids]]
     """By number: the steps that were drawn, in the dataset's own indices."""
+    came: set[int]
+    waits: bool
+    """Whether some rank never came."""
     since: float
 
     @property
@@ -44,22 +47,24 @@ class Absent:
         self._past: dict[str, _Past] = {}
         """The one that left last is the last."""
 
-    def __bool__(self) -> bool:
-        """Whether somebody is expected."""
-        return bool(self._past)
+    @property
+    def awaited(self) -> bool:
+        """Whether there is a rank that never came. (One that was there may have had its next epoch prepared, too.)"""
+        return any(past.waits for past in self._past.values())
 
     def leave(self, job: Job, now: float) -> None:
         """The last rank has left."""
         epochs = job.unfinished()
         if epochs:
-            self._past[job.group] = _Past(_terms(job), epochs, now)
+            waits = len(job.came) < job.world_size
+            self._past[job.group] = _Past(_terms(job), epochs, job.came, waits, now)
             self.forget(now)
 
     def come(self, job: Job) -> None:
         """The first rank is here (again)."""
         past = self._past.pop(job.group, None)
         if past is not None and past.terms == _terms(job):
-            job.past = past.epochs
+            job.past, job.came = past.epochs, past.came
 
     def forget(self, now: float) -> None:
         """Those who left long ago, or before too many others, are not expected any more."""

@@ -101,6 +101,8 @@ class Job:
         """The newest."""
         self.earlier: dict[int, Epoch] = {}
         """By number: epochs that some rank has yet to begin, although another has begun the next."""
+        self.came: set[int] = set()
+        """Ranks that have begun an epoch."""
         self.past: dict[int, list[Ids]] = {}
         """By number: steps of epochs that were drawn before all ranks left, in the dataset's own indices."""
         self.draws = 0
@@ -133,6 +135,7 @@ class Job:
                 epoch.drawn = len(past)
                 epoch.steps = {at: self.dataset.to_universe(ids) for at, ids in enumerate(past)}
         assert epoch is not None
+        self.came.add(rank)
         epoch.cursors[rank] = step
         epoch.awaited.discard(rank)
         if len(epoch.cursors) == self.world_size:

@@ -157,7 +157,9 @@ class Service:
             self._look(now)
             found = self._claimed.in_place()
             if not self._jobs and now - self._quiet_since >= (self._idle if found else 0.0):
-                if found and self.commons.absent:  # a rank may come that only this host knows the samples of
+                if (
+                    found and self.commons.absent.awaited
+                ):  # a rank may come that only this host knows the samples of
                     self.commons.pool.set_budget(0, None)
                 else:
                     self._stop = True

@@ -84,6 +84,83 @@ def test_a_rank_begins_the_epoch_while_the_other_is_still_in_the_last() -> None:
     assert sorted(i for part in [*first, *ranks[1].got] for i in part.tolist()) == list(range(40))
 
 
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    steps=st.tuples(st.integers(0, 7), st.integers(0, 7)),
+    ahead=st.integers(0, 2),
+    before=st.booleans(),
+    unheard=st.booleans(),
+    sampling=st.sampled_from(SAMPLINGS),
+)
+def test_a_rank_whose_connection_is_lost_goes_on_where_it_was(
+    steps: tuple[int, int], ahead: int, before: bool, unheard: bool, sampling: str
+) -> None:
+    """And the others do not notice. They may be in a later epoch. ``unheard``: its last draw was lost on the way."""
+    world = World()
+    terms: dict[str, Any] = {"batch": 4, "sampling": sampling, "group": "g", "world_size": 2}
+    ranks = [Member(world, np.arange(45), rank=rank, **terms) for rank in range(2)]
+    end = (b"", 0)
+    if before:
+        for rank in ranks:
+            rank.begin(0)
+        world.drain()
+        end = (ranks[0].progress(), ranks[0].step)
+    for rank, count in zip(ranks, steps, strict=True):
+        rank.begin(1)
+        for _ in range(count):
+            if not rank.over:
+                rank.ask()
+                world.settle()
+    lost, other = ranks
+    got = [*lost.got]
+    rest = [*other.got]
+    for epoch in range(2, 2 + ahead):  # (its part of epoch 1 is taken by then, or given up)
+        while epoch == 2 and not other.over:
+            other.ask()
+            world.settle()
+        rest = [*other.got] if epoch == 2 else rest
+        other.begin(epoch)
+        other.ask()
+        world.settle()
+    lost.leave()
+    if unheard and lost.step:
+        lost.step -= 1
+        got.pop()
+        del lost.wholes[lost.step]
+    back = Member(world, np.arange(45), rank=0, token=lost.token, **terms)
+    if before:
+        back.begin(0, *end)
+    back.begin(1, lost.progress(), lost.step)
+    lost.bury()
+    world.drain()
+    assert not back.refused and not other.refused
+    rest = rest if ahead else other.got
+    assert_dealt_out([[np.concatenate([*got, *back.got]).tolist()], [np.concatenate(rest).tolist()]])
+    back.begin(2 + ahead)
+    other.begin(2 + ahead)
+    world.drain()
+    assert_dealt_out([[np.concatenate(rank.got).tolist()] for rank in (back, other)])
+
+
+def test_a_rank_that_loads_a_state_begins_anew_and_has_not_come_back() -> None:
+    world = World()
+    terms: dict[str, Any] = {"batch": 4, "group": "g", "world_size": 2}
+    ranks = [Member(world, np.arange(45), rank=rank, **terms) for rank in range(2)]
+    for rank in ranks:
+        rank.begin(0)
+        rank.ask()
+    world.settle()
+    progress = write_progress(Bits.of(45, ranks[0].wholes[0].tolist()), {})
+    for rank in ranks:
+        rank.ask()
+        world.settle()
+    for rank in ranks:
+        rank.begin(0, progress, 0)
+    world.drain()
+    got = np.concatenate([part for rank in ranks for part in rank.got]).tolist()
+    assert len(got) == 45 - 8
+
+
 def alone(world: World, rank: int, epochs: int = 2, steps: int = 99, **terms: Any) -> list[list[int]]:
     """A rank comes while no other is there, runs its epochs (of the last one only some steps), and leaves."""
     terms = {"batch": 4, "group": "g", "world_size": 2, "drop_last": False} | terms

@@ -158,6 +158,8 @@ class Commons(Budgets):
             ticket.reads[rows] = False
             self._close_rows(ticket, rows)
         del job.ranks[rank.rank]
+        if rank.epoch is not None and job.world_size > 1:
+            job.held[rank.rank] = (rank.token, rank.epoch)
         if not job.ranks:
             self._end(job)
         self.pool.fit()
@@ -197,6 +199,9 @@ class Commons(Budgets):
             steps = {number: job.dataset.to_universe(indices) for number, indices in steps.items()}
         number, first = rank.rank, begin.step if progress is not None else 0
         rank.asks.clear()
+        if progress is not None and job.comes_back(number, begin.epoch, first):
+            return
+        job.held.pop(number, None)
         if progress is not None and job.is_under_way(number, begin.epoch):
             # The others went on without what this rank knows: samples would be missed, or come twice.
             self.out.append((session, Refused(_LOST)))
@@ -268,7 +273,7 @@ class Commons(Budgets):
                 continue
             step = epoch.cursors[rank.rank]
             if step not in epoch.steps:
-                if not epoch.base <= step <= epoch.base + epoch.drawn:
+                if step != epoch.base + epoch.drawn:
                     rank.asks.clear()
                     self.out.append((rank.session, Refused(_LOST)))
                     return

@@ -112,6 +112,7 @@ class Member:
         world_size: int = 1,
         dataset: str = "",
         whole: bool = False,
+        token: str = "",
     ) -> None:
         self.world, self.samples = world, samples
         self.session = world.next_session()
@@ -147,7 +148,8 @@ class Member:
             whole=whole,
         )
         world.members.append(self)
-        answer = world.commons.join(self.session, f"token{self.session}", 0, join)
+        self.token = token or f"token{self.session}"
+        answer = world.commons.join(self.session, self.token, 0, join)
         if isinstance(answer, Joined) and answer.identities:
             answer = world.commons.identities(self.session, identities(samples))
         self.answer = answer

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.coordinate.absent import Absent
 from headrace.coordinate.members import write_progress
 from headrace.coordinate.protocol import Refused
+from headrace.coordinate.upkeep import Upkeep
 from headrace.core.bits import Bits
 from headrace.core.forms import Form
 from tests.coordinate.jobs import Member, World, prepared
@@ -77,6 +82,202 @@ def test_a_rank_begins_the_epoch_while_the_other_is_still_in_the_last() -> None:
     ranks[0].ask()
     world.drain()
     assert sorted(i for part in [*first, *ranks[1].got] for i in part.tolist()) == list(range(40))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    steps=st.tuples(st.integers(0, 7), st.integers(0, 7)),
+    ahead=st.integers(0, 2),
+    before=st.booleans(),
+    unheard=st.booleans(),
+    sampling=st.sampled_from(SAMPLINGS),
+)
+def test_a_rank_whose_connection_is_lost_goes_on_where_it_was(
+    steps: tuple[int, int], ahead: int, before: bool, unheard: bool, sampling: str
+) -> None:
+    """And the others do not notice. They may be in a later epoch. ``unheard``: its last draw was lost on the way."""
+    world = World()
+    terms: dict[str, Any] = {"batch": 4, "sampling": sampling, "group": "g", "world_size": 2}
+    ranks = [Member(world, np.arange(45), rank=rank, **terms) for rank in range(2)]
+    end = (b"", 0)
+    if before:
+        for rank in ranks:
+            rank.begin(0)
+        world.drain()
+        end = (ranks[0].progress(), ranks[0].step)
+    for rank, count in zip(ranks, steps, strict=True):
+        rank.begin(1)
+        for _ in range(count):
+            if not rank.over:
+                rank.ask()
+                world.settle()
+    lost, other = ranks
+    got = [*lost.got]
+    rest = [*other.got]
+    for epoch in range(2, 2 + ahead):  # (its part of epoch 1 is taken by then, or given up)
+        while epoch == 2 and not other.over:
+            other.ask()
+            world.settle()
+        rest = [*other.got] if epoch == 2 else rest
+        other.begin(epoch)
+        other.ask()
+        world.settle()
+    lost.leave()
+    if unheard and lost.step:
+        lost.step -= 1
+        got.pop()
+        del lost.wholes[lost.step]
+    back = Member(world, np.arange(45), rank=0, token=lost.token, **terms)
+    if before:
+        back.begin(0, *end)
+    back.begin(1, lost.progress(), lost.step)
+    lost.bury()
+    world.drain()
+    assert not back.refused and not other.refused
+    rest = rest if ahead else other.got
+    assert_dealt_out([[np.concatenate([*got, *back.got]).tolist()], [np.concatenate(rest).tolist()]])
+    back.begin(2 + ahead)
+    other.begin(2 + ahead)
+    world.drain()
+    assert_dealt_out([[np.concatenate(rank.got).tolist()] for rank in (back, other)])
+
+
+def test_a_rank_that_loads_a_state_begins_anew_and_has_not_come_back() -> None:
+    world = World()
+    terms: dict[str, Any] = {"batch": 4, "group": "g", "world_size": 2}
+    ranks = [Member(world, np.arange(45), rank=rank, **terms) for rank in range(2)]
+    for rank in ranks:
+        rank.begin(0)
+        rank.ask()
+    world.settle()
+    progress = write_progress(Bits.of(45, ranks[0].wholes[0].tolist()), {})
+    for rank in ranks:
+        rank.ask()
+        world.settle()
+    for rank in ranks:
+        rank.begin(0, progress, 0)
+    world.drain()
+    got = np.concatenate([part for rank in ranks for part in rank.got]).tolist()
+    assert len(got) == 45 - 8
+
+
+def alone(world: World, rank: int, epochs: int = 2, steps: int = 99, **terms: Any) -> list[list[int]]:
+    """A rank comes while no other is there, runs its epochs (of the last one only some steps), and leaves."""
+    terms = {"batch": 4, "group": "g", "world_size": 2, "drop_last": False} | terms
+    member = Member(world, np.arange(terms.pop("samples", 45)), rank=rank, **terms)
+    found = []
+    for epoch in range(epochs):
+        member.begin(epoch)
+        for _ in range(steps if epoch == epochs - 1 else 99):
+            if not member.over:
+                member.ask()
+                world.settle()
+        found.append(np.concatenate(member.got).tolist())
+    member.leave()
+    member.bury()
+    return found
+
+
+def assert_dealt_out(parts: list[list[list[int]]], samples: int = 45) -> None:
+    """Every sample of each epoch went to one rank."""
+    for epoch in zip(*parts, strict=True):
+        assert sorted(itertools.chain(*epoch)) == list(range(samples))
+
+
+@settings(max_examples=30, deadline=None, derandomize=True)
+@given(
+    order=st.permutations(range(3)),
+    samples=st.integers(6, 60),
+    epochs=st.integers(1, 3),
+    sampling=st.sampled_from(SAMPLINGS),
+    other=st.booleans(),
+)
+def test_ranks_that_are_never_there_at_once_share_each_epoch_out(
+    order: list[int], samples: int, epochs: int, sampling: str, other: bool
+) -> None:
+    world = World()
+    if other:  # more samples, and some are cached
+        Member(world, np.arange(9, 80)).begin()
+        world.drain()
+    terms = {"samples": samples, "batch": 4, "sampling": sampling, "world_size": 3}
+    for _ in range(2):  # a second run is as exact
+        assert_dealt_out([alone(world, rank, epochs, **terms) for rank in order], samples)
+    for member in world.live():
+        member.leave()
+        member.bury()
+    world.check_quiet()
+
+
+def test_a_rank_that_left_early_leaves_the_rest_of_the_epoch_to_the_next() -> None:
+    world = World()
+    first = alone(world, 0, steps=2)
+    second = alone(world, 1)
+    assert not set(first[1]) & set(second[1]) and len(first[1]) == 8
+    assert_dealt_out([first[:1], second[:1]])
+    assert_dealt_out([alone(world, 0)[1:], second[1:]])
+
+
+def test_a_new_run_beside_what_is_left_of_the_last_one() -> None:
+    """Rank 1 of the last one never came. Now it is first, and could be that one."""
+    world = World()
+    alone(world, 0, steps=3)
+    ranks = [Member(world, np.arange(45), batch=4, group="g", rank=rank, world_size=2) for rank in (1, 0)]
+    for epoch in range(4):
+        for rank in ranks:
+            rank.begin(epoch)
+            rank.ask()
+        world.drain()
+        assert_dealt_out([[np.concatenate(rank.got).tolist()] for rank in ranks])
+    assert world.commons.absent.awaited is False
+    ranks[0].begin(4)
+    ranks[0].ask()  # prepared ahead, say
+    for rank in ranks:
+        rank.leave()
+    assert world.commons.absent._past and not world.commons.absent.awaited, "both were there"
+
+
+def test_a_run_that_goes_on_from_a_state_does_not_take_up_what_another_left() -> None:
+    world = World()
+    alone(world, 0, epochs=1, steps=3)
+    ranks = [Member(world, np.arange(45), batch=4, group="g", rank=rank, world_size=2) for rank in (1, 0)]
+    for rank in ranks:
+        rank.begin(0, write_progress(Bits.of(45, range(10)), {}), 0)
+    world.drain()
+    got = np.concatenate([part for rank in ranks for part in rank.got])
+    assert set(got.tolist()) == set(range(10, 45)) and not any(rank.refused for rank in ranks)
+
+
+@pytest.mark.parametrize(
+    "change", [{"batch": 5}, {"drop_last": True}, {"samples": 40}, {"sampling": "dependent"}]
+)
+def test_a_job_of_the_same_name_with_other_terms_draws_anew(change: dict[str, Any]) -> None:
+    world = World()
+    alone(world, 0)
+    samples = change.get("samples", 45)
+    parts = [alone(world, rank, **change) for rank in (1, 0)]
+    if "drop_last" not in change:
+        assert_dealt_out(parts, samples)
+    else:
+        assert not set(parts[0][0]) & set(parts[1][0])
+
+
+def test_how_many_are_remembered_and_for_how_long() -> None:
+    world = World()
+    absent = world.commons.absent = Absent(jobs=2, samples=200)
+    for group in "abc":
+        alone(world, 0, group=group)
+    assert list(absent._past) == ["b", "c"]
+    alone(world, 0, 1, group="d", samples=150)
+    assert list(absent._past) == ["d"], "too many samples"
+    alone(world, 0, 1, group="e", samples=201)
+    assert not absent.awaited
+    alone(world, 0, group="f")
+    world.commons.now += 3000
+    Upkeep(world.commons).look()
+    assert absent.awaited
+    world.commons.now += 1000
+    Upkeep(world.commons).look()
+    assert not absent.awaited and not absent._past
 
 
 @settings(max_examples=30, deadline=None)

@@ -277,6 +277,23 @@ def test_the_host_of_two_ranks_is_killed(start: Start, sampling: str) -> None:
         assert_exact(one["batches"] + two["batches"], range(300), f"epoch {one['number']}")
 
 
+@pytest.mark.parametrize("cut_at", [2, 6])
+def test_a_rank_loses_its_connection_and_not_its_host(start: Start, cut_at: int) -> None:
+    """The other one, which is a few steps ahead or behind, does not notice."""
+    where = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29518"}
+    spec = {"data": DATA, "epochs": 3, "act_in": 1}
+    other = start({**where, "RANK": "1"}, **spec, pause_at=4)
+    other.until("paused")
+    cut = start({**where, "RANK": "0"}, **spec, cut_at=cut_at)
+    cut.end()
+    other.tell()
+    other.end()
+    assert cut.stats["client_takeovers"] == 1 and other.stats["client_takeovers"] == 0
+    for one, two in zip(cut.epochs(), other.epochs(), strict=True):
+        assert one["bad"] == two["bad"] == 0
+        assert_exact(one["batches"] + two["batches"], range(300), f"epoch {one['number']}")
+
+
 @pytest.mark.timeout(100 + 60 * SOAK)
 def test_everything_is_killed_at_random(start: Start) -> None:
     """Hosts, workers and jobs, 6 kills (or so many times more in a soak), while three jobs train."""

@@ -63,6 +63,8 @@ def epoch(spec: dict[str, Any], loader: Any, number: int, name: str = "epoch") -
         if first and done == spec.get("pause_at"):
             say(event="paused", workers=pids(loader))
             sys.stdin.readline()
+        if first and done == spec.get("cut_at"):
+            loader._session.sharing.client._sock.shutdown(socket.SHUT_RDWR)
         if first and done == spec.get("save_at"):
             say(event="state", state=loader.state_dict(), batches=batches)
             if spec.get("leave"):

@@ -234,6 +234,34 @@ def test_a_rank_that_comes_epochs_later_gets_its_part_of_each(start: Start, samp
         assert len(got) == 150
 
 
+@pytest.mark.parametrize(("sampling", "much_later"), [("auto", False), ("dependent", True)])
+def test_a_rank_that_comes_when_the_other_has_left_gets_its_part_of_each(
+    start: Start, sampling: str, much_later: bool
+) -> None:
+    place = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29516"}
+    spec = {"data": {"size": 150, "augment": "stamp"}, "loader": {"sampling": sampling}, "epochs": 2}
+    early = start({**place, "RANK": "0", "HEADRACE_HOST_IDLE": "0" if much_later else "60"}, **spec)
+    early.end()
+    before = control.status()
+
+    def left() -> bool:
+        status = control.status()
+        assert status is not None, "the host is gone, and with it what it knows"
+        return not status.jobs and (not much_later or status.memory.budget == status.memory.used == 0)
+
+    assert wait_until(left, 20), control.status()
+    late = start({**place, "RANK": "1"}, **spec, hold=True)
+    late.until("holding")
+    after = control.status()
+    assert before is not None and after is not None and before.pid == after.pid
+    late.tell()
+    late.end()
+    assert not much_later or wait_until(lambda: control.status() is None, 20), "nobody else is to come"
+    for one, two in zip(early.epochs(), late.epochs(), strict=True):
+        assert one["bad"] == two["bad"] == 0
+        assert_exact(one["batches"] + two["batches"], range(150), f"epoch {one['number']}")
+
+
 def test_sharing_by_the_environment(start: Start) -> None:
     jobs = [start({"HEADRACE_SHARE": "1"}, data={"size": 150}, share=False, hold=True) for _ in range(2)]
     for job in jobs:

@@ -124,6 +124,7 @@ class Commons(Budgets):
                 self.pool.eviction = EVICTIONS[join.eviction]
             job = self.jobs[self._next_job] = Job(self._next_job, join, dataset)
             self._next_job += 1
+            self.absent.come(job)
             for form, key in keys.items():
                 if key:
                     found_shelf = self.pool.shelf(form, key, self.universe.size, bodies[form])
@@ -157,12 +158,15 @@ class Commons(Budgets):
             ticket.reads[rows] = False
             self._close_rows(ticket, rows)
         del job.ranks[rank.rank]
+        if rank.epoch is not None and job.world_size > 1:
+            job.held[rank.rank] = (rank.token, rank.epoch)
         if not job.ranks:
             self._end(job)
         self.pool.fit()
         self._go_on()
 
     def _end(self, job: Job) -> None:
+        self.absent.leave(job, self.now)
         self._take_no_more(job)
         del self.jobs[job.number]
         self.remaining.leave(job.number)
@@ -195,6 +199,9 @@ class Commons(Budgets):
             steps = {number: job.dataset.to_universe(indices) for number, indices in steps.items()}
         number, first = rank.rank, begin.step if progress is not None else 0
         rank.asks.clear()
+        if progress is not None and job.comes_back(number, begin.epoch, first):
+            return
+        job.held.pop(number, None)
         if progress is not None and job.is_under_way(number, begin.epoch):
             # The others went on without what this rank knows: samples would be missed, or come twice.
             self.out.append((session, Refused(_LOST)))
@@ -208,6 +215,8 @@ class Commons(Budgets):
         assert epoch is not None
         if new:
             self._begin_epoch(job)
+            for ids in epoch.steps.values():
+                self.remaining.take(job.number, ids)
         if progress is not None and not explicit:
             epoch.steps.update(steps)
             if epoch is job.epoch:  # else all of it was drawn before, and another rank knows the rest
@@ -264,7 +273,7 @@ class Commons(Budgets):
                 continue
             step = epoch.cursors[rank.rank]
             if step not in epoch.steps:
-                if not epoch.base <= step <= epoch.base + epoch.drawn:
+                if step != epoch.base + epoch.drawn:
                     rank.asks.clear()
                     self.out.append((rank.session, Refused(_LOST)))
                     return

@@ -7,6 +7,7 @@ from collections import defaultdict
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.coordinate.absent import Absent
 from headrace.coordinate.division import Division
 from headrace.coordinate.members import Job, Rank
 from headrace.coordinate.pool import Pool
@@ -36,6 +37,7 @@ class Ledger:
         self.jobs: dict[int, Job] = {}
         self.ranks: dict[int, tuple[Job, Rank]] = {}
         """By session."""
+        self.absent = Absent()
         self.tickets: dict[int, Ticket] = {}
         self.pool = Pool(span, self.needs)
         self.division = Division()

@@ -21,6 +21,9 @@ Ids = NDArray[np.int64]
 STEPS = 64
 """Steps that a rank remembers for the other ranks of its job, in case their host dies."""
 
+_ON_THE_WAY = 2
+"""Steps that a rank is given at most before it hears of the first, with some to spare: it asks for one at a time."""
+
 
 @dataclass(eq=False)
 class Epoch:
@@ -37,16 +40,16 @@ class Epoch:
     drawn: int = 0
     """Steps drawn here."""
     steps: dict[int, Ids] = field(default_factory=dict)
-    """Steps that some rank has yet to get."""
+    """Steps that some rank has yet to get, or to hear of."""
     cursors: dict[int, int] = field(default_factory=dict)
     """By rank: the step that it gets next."""
     awaited: set[int] = field(default_factory=set)
     """Ranks that have to say how far they are before the epoch goes on (after a host was lost)."""
 
     def taken_by_all(self, world_size: int) -> None:
-        """Forget the steps that every rank has."""
+        """Forget the steps that every rank has, and has heard of: it asks for the next ones."""
         if len(self.cursors) == world_size:
-            low = min(self.cursors.values())
+            low = min(self.cursors.values()) - _ON_THE_WAY
             for step in [step for step in self.steps if step < low]:
                 del self.steps[step]
 
@@ -101,6 +104,12 @@ class Job:
         """The newest."""
         self.earlier: dict[int, Epoch] = {}
         """By number: epochs that some rank has yet to begin, although another has begun the next."""
+        self.held: dict[int, tuple[str, Epoch]] = {}
+        """By rank: the token of one whose connection was lost, and the epoch that it was in."""
+        self.came: set[int] = set()
+        """Ranks that have begun an epoch."""
+        self.past: dict[int, list[Ids]] = {}
+        """By number: steps of epochs that were drawn before all ranks left, in the dataset's own indices."""
         self.draws = 0
 
     def begin(
@@ -109,7 +118,8 @@ class Job:
         """A rank begins an epoch; returns whether the epoch is new here.
 
         Ranks of one job come to an epoch one after the other. One that begins the same epoch a second time
-        starts it afresh, and the others follow it there.
+        starts it afresh, and the others follow it there. One that was drawn before all ranks left is not drawn
+        again.
         """
         epoch = self.epoch
         if epoch is not None and epoch.number != number:
@@ -125,13 +135,40 @@ class Job:
             epoch = self.epoch = Epoch(
                 number, explicit, given, step, self.dataset.size - given, awaited=awaited
             )
+            past = self.past.pop(number, [])
+            if not taken_over:  # else the rank has had a part of it, and says which
+                epoch.drawn = len(past)
+                epoch.steps = {at: self.dataset.to_universe(ids) for at, ids in enumerate(past)}
         assert epoch is not None
+        self.came.add(rank)
         epoch.cursors[rank] = step
         epoch.awaited.discard(rank)
         if len(epoch.cursors) == self.world_size:
             self.earlier.pop(epoch.number, None)
         self.ranks[rank].epoch = epoch
         return new
+
+    def comes_back(self, rank: int, number: int, step: int) -> bool:
+        """Whether a rank tells of an epoch only because its connection was lost: it goes on where it was."""
+        token, epoch = self.held.get(rank, ("", None))
+        if epoch is None or token != self.ranks[rank].token or number > epoch.number:
+            return False
+        if number == epoch.number:  # else it tells the end of the one before, which is known here
+            epoch.cursors[rank] = step
+            self.ranks[rank].epoch = epoch
+            del self.held[rank]
+        return True
+
+    def unfinished(self) -> dict[int, list[Ids]]:
+        """What was drawn of epochs that some rank has yet to begin; see ``past``."""
+        found = dict(self.past)
+        for epoch in (*self.earlier.values(), self.epoch):
+            if epoch is None or len(epoch.cursors) == self.world_size:
+                continue
+            # (of what began elsewhere not all is known here, and every rank is waited for)
+            if epoch.drawn and not (epoch.base or epoch.given):
+                found[epoch.number] = [self.dataset.to_local(epoch.steps[at]) for at in range(epoch.drawn)]
+        return found
 
     def is_under_way(self, rank: int, number: int) -> bool:
         """Whether others have drawn of an epoch that this rank has not begun here."""

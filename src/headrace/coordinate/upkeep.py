@@ -1,4 +1,4 @@
-"""What a shared host forgets: datasets and shelves that no job uses, beyond a few and after a while."""
+"""What a shared host forgets: jobs that left, datasets and shelves that none uses, beyond a few, after a while."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ class Upkeep:
     def look(self) -> None:
         """Forget what is due."""
         commons = self._commons
+        commons.absent.forget(commons.now)
         used = {job.dataset.key for job in commons.jobs.values()}
         datasets, shelves = commons.universe.datasets, commons.pool.shelves
         unused = [key for key in datasets if key not in used]

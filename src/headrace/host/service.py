@@ -68,7 +68,7 @@ _LOOK = 2.0
 _FOR_MEMORY = 0.005
 """Seconds of a tick for giving memory back: about a millisecond for each MiB."""
 IDLE = 60.0
-"""Seconds without jobs after which a host goes (``HEADRACE_HOST_IDLE``)."""
+"""Seconds without jobs after which a host goes, or its cache if ranks may come (``HEADRACE_HOST_IDLE``)."""
 _HELLO = 10.0
 """Seconds in which somebody who connects has to say who it is, and who is sent away has to read why."""
 _REST = 1.0
@@ -155,9 +155,14 @@ class Service:
         if now - self._looked >= _LOOK:
             self._looked = now
             self._look(now)
-            idle = self._idle if self._claimed.in_place() else 0.0
-            if not self._jobs and now - self._quiet_since >= idle:
-                self._stop = True
+            found = self._claimed.in_place()
+            if not self._jobs and now - self._quiet_since >= (self._idle if found else 0.0):
+                if (
+                    found and self.commons.absent.awaited
+                ):  # a rank may come that only this host knows the samples of
+                    self.commons.pool.set_budget(0, None)
+                else:
+                    self._stop = True
 
     def _tick(self) -> None:
         try:

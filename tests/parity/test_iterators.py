@@ -2,6 +2,7 @@
 
 import itertools
 import pickle
+import sys
 import threading
 
 import pytest
@@ -109,6 +110,23 @@ def test_from_another_thread(loader_class, num_workers):
     for thread in threads:
         thread.join(60)
     assert seen == [[[0, 1], [2, 3], [4, 5], [6, 7], [8]]] * 2
+
+
+def test_many_threads_begin_and_end_at_once(loader_class):
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(40):
+            loader = loader_class(Numbers(9), batch_size=2)
+            seen = []
+            threads = [threading.Thread(target=lambda: seen.append(values(loader))) for _ in range(4)]  # noqa: B023
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(60)
+            assert seen == [[[0, 1], [2, 3], [4, 5], [6, 7], [8]]] * 4
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_an_iterator_handed_to_another_thread(loader_class):

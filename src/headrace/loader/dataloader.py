@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -62,6 +63,17 @@ _SKIPS = (
     "has ranks that it finds by itself. Prepare the loader with Accelerate first, or go on from loader.state_dict() "
     "(docs/trainers.md)."
 )
+
+_turns = threading.RLock()
+"""Held while an iterator begins or ends. It is one for all loaders, as a loader with a lock could not be pickled."""
+
+
+def _unlock() -> None:
+    global _turns
+    _turns = threading.RLock()  # whoever holds it may not be in this process
+
+
+os.register_at_fork(after_in_child=_unlock)
 
 
 class DataLoader(torch_data.DataLoader[T_co]):
@@ -314,6 +326,10 @@ class DataLoader(torch_data.DataLoader[T_co]):
             return super().__iter__()
         if self._skips_alone and place(None, None, True)[1] > 1:
             raise OptionError(_SKIPS)
+        with _turns:  # threads may begin at once, and only one of them can have the session
+            return self._start()
+
+    def _start(self) -> EpochIterator:
         running = self._running()
         self._settle()
         resume = self._listen(self._progress.take_resume())
@@ -487,15 +503,16 @@ class DataLoader(torch_data.DataLoader[T_co]):
 
     def _over(self, iterator: EpochIterator, session: Session, *, whole: bool, broken: bool = False) -> None:
         """An iterator came to its end (``whole``), was dropped on the way, or cannot go on (``broken``)."""
-        if session is not self._session:
-            session.close()
-            return
-        self._live = None
-        if broken or not self._keeps:
-            self._drop_session()
-        elif not whole:
-            session.abandon()
-            self._fed = None
+        with _turns:
+            if session is not self._session:
+                session.close()
+                return
+            self._live = None
+            if broken or not self._keeps:
+                self._drop_session()
+            elif not whole:
+                session.abandon()
+                self._fed = None
 
     def _drop_session(self) -> None:
         if self._session is not None:

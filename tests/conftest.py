@@ -61,3 +61,8 @@ _ROUNDS = os.environ.get("HEADRACE_FUZZ_ROUNDS")
 if _ROUNDS:
     settings.register_profile("free", deadline=None, max_examples=int(_ROUNDS))
 settings.load_profile("free" if _ROUNDS else "fixed")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The file that takes longest goes first: at the end, the other processes would wait for it."""
+    items.sort(key=lambda item: item.path.name != "test_examples.py")

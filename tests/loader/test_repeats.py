@@ -78,7 +78,7 @@ def test_a_sample_that_comes_again_is_augmented_anew(step):
         {"cache": "8MiB", "num_workers": 2},
         {"sampler": None, "batch_size": 1, "batch_sampler": BatchSampler(ORDER, 4, False)},
     ],
-    ids=str,
+    ids=lambda options: ", ".join(options),
 )
 def test_how_samples_are_prepared_makes_no_difference(options):
     with make() as loader:

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import headrace as hr
+from headrace.loader.pinning import pin_value
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -69,13 +70,13 @@ LAG = 4_000_000
 
 
 class Pages(torch.utils.data.Dataset):
-    """Samples of 64 KiB that are full of their index."""
+    """Samples of 256 KiB that are full of their index."""
 
     def __len__(self):
         return 64
 
     def __getitem__(self, index):
-        return torch.full((16384,), float(index)), index
+        return torch.full((65536,), float(index)), index
 
 
 class PageStream(torch.utils.data.IterableDataset):
@@ -84,7 +85,7 @@ class PageStream(torch.utils.data.IterableDataset):
 
 
 def full_page(blob):
-    return np.full((16384,), blob[0], np.float32)
+    return np.full((65536,), blob[0], np.float32)
 
 
 def pages_recipe(collate=None):
@@ -139,6 +140,22 @@ def test_a_lagging_gpu_gets_every_batch_as_it_was(kind, workers, stream, pin):
                 done += 1
     torch.cuda.synchronize()
     assert int(wrong) == 0, f"{int(wrong)} of {done} batches were written over before the GPU had them"
+
+
+def test_layouts_stay_as_they_are():
+    given = {
+        "planes": torch.rand(4, 3, 300, 300),
+        "last": torch.rand(4, 3, 300, 300).to(memory_format=torch.channels_last),
+        "turned": torch.rand(600, 900).t(),
+        "half": torch.rand(1000, 1000).to(torch.bfloat16),
+        "flags": (torch.rand(2000, 1000) > 0.5, [torch.tensor(3)]),
+    }
+    found = pin_value(given)
+    for name in ("planes", "last", "turned", "half"):
+        assert found[name].is_pinned() and found[name].stride() == given[name].stride()
+        assert torch.equal(found[name], given[name])
+    assert type(found["flags"]) is tuple and torch.equal(found["flags"][0], given["flags"][0])
+    assert found["flags"][1][0].is_pinned()
 
 
 @pytest.mark.parametrize("workers", [0, 2])

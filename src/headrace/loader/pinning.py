@@ -9,10 +9,22 @@ slot, and the slot is free at once.
 
 from __future__ import annotations
 
+import functools
+import os
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+
+from headrace.loader.place import cpus_per_rank
+
+_SMALL = 1 << 20
+"""Bytes below which it does not matter who copies."""
+_THREADS = 4
+"""That copy one batch, at most."""
 
 
 def wants_pinning(pin_memory: bool, pin_memory_device: str = "") -> bool:
@@ -52,6 +64,61 @@ def _accelerator() -> str | None:
 
 def pin_value(value: Any) -> Any:
     """Every tensor of a nested value in page-locked memory of torch's."""
+    kind = type(value)
+    if kind is torch.Tensor:
+        return _pin(value)
+    if kind is list or kind is tuple:
+        return kind([pin_value(item) for item in value])
+    if kind is dict:
+        return {key: pin_value(item) for key, item in value.items()}
     from torch.utils.data._utils.pin_memory import pin_memory
 
     return pin_memory(value)  # type: ignore[no-untyped-call]
+
+
+def _pin(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy in page-locked memory.
+
+    torch would let all threads of the machine copy, each a part. The workers have those CPUs, so that one waits for
+    the last of sixteen threads to be given one.
+    """
+    dense = tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+    nbytes = tensor.numel() * tensor.element_size()
+    if (
+        not dense
+        or nbytes < _SMALL
+        or tensor.device.type != "cpu"
+        or tensor.requires_grad
+        or tensor.is_pinned()
+    ):
+        return tensor.pin_memory()
+    pinned = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, pin_memory=True)
+    copy_bytes(_bytes(tensor), _bytes(pinned))
+    return pinned
+
+
+def _bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    flat: NDArray[np.uint8] = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8).numpy()
+    return flat
+
+
+def copy_bytes(source: NDArray[np.uint8], target: NDArray[np.uint8], threads: int | None = None) -> None:
+    """Copy an array, by few threads: what is copied is more than the caches hold, and memory is soon busy."""
+    threads = max(1, min(_THREADS, cpus_per_rank() // 4)) if threads is None else threads
+    if threads == 1 or len(source) < threads:
+        np.copyto(target, source)
+        return
+    size = -(-len(source) // threads)
+    parts = [slice(at, at + size) for at in range(0, len(source), size)]
+    others = [_hands().submit(np.copyto, target[part], source[part]) for part in parts[1:]]
+    np.copyto(target[parts[0]], source[parts[0]])
+    for other in others:
+        other.result()
+
+
+@functools.cache
+def _hands() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_THREADS - 1, thread_name_prefix="headrace-pin")
+
+
+os.register_at_fork(after_in_child=_hands.cache_clear)

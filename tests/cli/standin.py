@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -22,6 +23,7 @@ from headrace.coordinate.protocol import (
     Welcome,
     decode_request,
 )
+from headrace.core.errors import HostGone
 from headrace.engine import wire
 from headrace.host import runtime
 from headrace.host.control import (
@@ -117,7 +119,7 @@ def main(how: str) -> int:
     claimed.listener.settimeout(60)
     while True:
         sock, _ = claimed.listener.accept()
-        with sock:
+        with sock, contextlib.suppress(OSError, HostGone):  # who asked may have given up
             answer(sock, how)
         with open(os.path.join(os.path.dirname(claimed.path), runtime.LOG)) as log:
             if "ending" in log.read():

@@ -16,11 +16,13 @@ COUNT = 300
 JOB = """
 import resource
 import sys
-import torch  # (what it takes, a build for CUDA gigabytes, is no part of what is left)
+import torch
 import headrace as hr
 from tests.sharing.test_address_limits import COUNT, recipe
 
 if __name__ == "__main__":
+    # What torch takes is no part of what is left: a build for CUDA gigabytes, its allocator one with a first tensor.
+    torch.rand(1 << 20)
     workers, share, more = int(sys.argv[1]), sys.argv[2] == "share", int(sys.argv[3])
     with open("/proc/self/statm") as file:
         taken = int(file.read().split()[0]) * resource.getpagesize()

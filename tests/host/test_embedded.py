@@ -187,6 +187,8 @@ def test_dead_workers_are_replaced_and_their_orders_done(build):
     pids = [worker.pid for worker in host.workers]
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
+    for pid in pids:  # (else the first one's successor may do the rest before the second is missed)
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     found += deliver(host)
     assert found == expected(size=400, batch=20)
     assert host.totals.restarts == 2

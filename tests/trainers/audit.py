@@ -22,6 +22,9 @@ class Rule:
     """Kinds of which each sample comes once, also where torch would repeat some to make shares equal."""
     as_if: str = ""
     """The case that this one, interrupted, is to equal."""
+    skips: bool = False
+    """Batches are skipped by number: a sample that is repeated to make shares equal may have come first in one of
+    those, and then is augmented as if it had not come before."""
 
 
 class Result:
@@ -91,8 +94,14 @@ def _same(result: Result, kind: str, rule: Rule, whole: Result) -> list[str]:
         for rank in range(len(result.ranks)):
             one: list[Any] = result.rows(rank, epoch)
             other: list[Any] = whole.rows(rank, epoch)
+            times = Counter(number for number, _ in other)
             if kind == "dataset":
                 one, other = [number for number, _ in one], [number for number, _ in other]
+            elif rule.skips:
+                one, other = (
+                    [(number, digest if times[number] == 1 else None) for number, digest in rows]
+                    for rows in (one, other)
+                )
             if one != other:
                 return [f"epoch {epoch}: not what an uninterrupted run gives"]
     return []

@@ -142,7 +142,10 @@ def test_killed_during_start_up():
             os.kill(os.getpid(), signal.SIGKILL)
 
     with make(recipe(60), worker_init_fn=init) as loader:
-        assert sorted(flat(targets(loader))) == list(range(60))
+        for _ in range(50):  # (the first one's successor may do a whole epoch before the second is missed)
+            assert sorted(flat(targets(loader))) == list(range(60))
+            if died.tolist() == [2, 2]:
+                break
         assert loader.stats().restarts == 2
     assert died.tolist() == [2, 2]
 

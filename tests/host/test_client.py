@@ -157,6 +157,48 @@ def test_a_job_that_stood_still_itself_does_not_blame_its_host(place: Path) -> N
         assert client.has_draws and host_of(client) == pid and not client.takeovers
 
 
+def test_a_rank_whose_others_have_ended_says_what_it_waits_for(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new host cannot know what they had; a rank that is only late may still come, and then it goes on."""
+    monkeypatch.setattr("headrace.host.client._COMPANY", 0.5)
+    ranks = [terms("token", 64) for _ in range(2)]
+    for rank, join in enumerate(ranks):
+        join.rank, join.world_size, join.group = rank, 2, "group"
+    with opened(ranks[0]) as ahead, opened(ranks[1]) as behind:
+        given = []
+        for client in (ahead, behind):
+            client.begin(0, explicit=False)
+            drawn = next_draw(client)
+            assert drawn is not None
+            given += drawn.indices.tolist()
+        pid = host_of(behind)
+        os.kill(pid, signal.SIGKILL)
+        assert wait_until(lambda: gone(pid), 20)
+        behind.ask()
+
+        def said() -> bool:
+            assert behind.take() is None
+            return behind.takeovers == 1 and behind._lonely is None
+
+        with pytest.warns(UserWarning, match=r"rank 1 waits for the other ranks.*last state_dict\(\)"):
+            assert wait_until(said, 30)
+        ahead.ask()
+        for client in (ahead, behind):
+            assert wait_until(lambda client=client: _taken(client, given), 30)
+        for client in (ahead, behind):
+            given += rest_of_epoch(client)
+        assert sorted(given) == list(range(64))
+
+
+def _taken(client: SharedClient, given: list[int]) -> bool:
+    drawn = client.take()
+    if drawn is not None:
+        given += drawn.indices.tolist()
+        client.give_up(drawn.ticket, drawn.instance, 0, len(drawn.indices))
+    return drawn is not None
+
+
 def test_batches_that_are_too_large_to_share_are_refused(place: Path) -> None:
     with opened(terms("token", 64)) as client, pytest.raises(OptionError, match="share=False"):
         client.ask(bytes(8 * MOST_ROWS + 8))

@@ -63,6 +63,9 @@ _BRIEFLY = 1.0
 _PER_SAMPLE = 1e-5
 """Seconds that a host may take over each sample of a dataset that is new to it."""
 
+_COMPANY = 60.0
+"""Seconds that a rank waits for the others of its job at a new host before it says so."""
+
 
 class SharedClient:
     """One rank's session with the shared host."""
@@ -81,6 +84,8 @@ class SharedClient:
         """When the host last said something, or was first waited for."""
         self._pinged = 0.0
         """When it was asked whether it is there; 0: there was no need."""
+        self._lonely: float | None = None
+        """Since when a rank is at a new host that has dealt it nothing yet."""
         self.takeovers = 0
         self.updates: list[SharedDraw] = []
         """Draws whose waiting rows need not wait any more."""
@@ -222,6 +227,14 @@ class SharedClient:
             self._is_heard()
             return
         now, patience = time.monotonic(), runtime.patience()
+        if self._lonely is not None and now - self._lonely > _COMPANY:
+            self._lonely = None
+            warnings.warn(
+                f"rank {self._join.rank} waits for the other ranks of its job: their shared host died, and the new "
+                "one deals no samples before each of them has told it how far it is. If one of them has ended, stop "
+                "this job and go on from its last state_dict().",
+                stacklevel=2,
+            )
         if self._pinged:
             if now - self._pinged > 0.75 * patience:
                 runtime.depose(self._sock)
@@ -255,6 +268,8 @@ class SharedClient:
                 self._send(Begin(self._epoch, 0, True, 0))
             else:
                 self._report(self._epoch, self._given, self._steps, self._step)
+                if self._join.world_size > 1:
+                    self._lonely = time.monotonic()
             for indices, _ in self._asked:
                 self._send(Ask(indices))
 
@@ -356,7 +371,7 @@ class SharedClient:
                 self.give_up(reply.ticket, self.instance, 0, count)
         elif isinstance(reply, Over):
             if reply.epoch == self._epoch:
-                self._over = True
+                self._over, self._lonely = True, None
                 self._asked.clear()
         elif isinstance(reply, Update):
             drawn = self._waiting.pop(reply.ticket, None)
@@ -372,6 +387,7 @@ class SharedClient:
         self.updates.append(drawn)
 
     def _note(self, drawn: SharedDraw) -> None:
+        self._lonely = None
         self._drawn.append(drawn)
         if not self._join.whole:
             ready = drawn.forms[: drawn.waits] == int(Form.AUGMENTED)  # numpy takes long over enumerations

@@ -12,6 +12,7 @@ import signal
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,23 +164,6 @@ def test_a_job_begins_while_the_host_stands_still(start: Start) -> None:
     assert host_pid() not in (0, before)
 
 
-def test_the_host_of_two_ranks_stands_still(start: Start) -> None:
-    where = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29515"}
-    where["HEADRACE_HOST_PATIENCE"] = "4"
-    spec = {"data": DATA, "epochs": 3, "act_in": 1}
-    ranks = [start({**where, "RANK": str(rank)}, **spec, pause_at=3 + 2 * rank) for rank in range(2)]
-    for rank in ranks:
-        rank.until("paused")
-    kill_host(signal.SIGSTOP)
-    for rank in ranks:
-        rank.tell()
-    for rank in ranks:
-        rank.end()
-    for one, two in zip(ranks[0].epochs(), ranks[1].epochs(), strict=True):
-        assert one["bad"] == two["bad"] == 0
-        assert_exact(one["batches"] + two["batches"], range(300), f"epoch {one['number']}")
-
-
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_a_worker_is_killed(start: Start, sampling: str) -> None:
     loader = {"sampling": sampling, "num_workers": 2}
@@ -260,38 +244,47 @@ def test_no_other_host_can_be_had(start: Start, place: Path, sampling: str, work
     assert "goes on alone" in job.errors
 
 
-@pytest.mark.parametrize("sampling", ["auto", "dependent"])
-def test_the_host_of_two_ranks_is_killed(start: Start, sampling: str) -> None:
+def rank_of_two(start: Start, rank: int, more: dict[str, str] | None = None, **spec: Any) -> Job:
     where = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29514"}
-    spec = {"data": DATA, "loader": {"sampling": sampling}, "epochs": 3, "act_in": 1}
-    ranks = [start({**where, "RANK": str(rank)}, **spec, pause_at=3 + 2 * rank) for rank in range(2)]
+    return start({**where, "RANK": str(rank), **(more or {})}, data=DATA, epochs=3, act_in=1, **spec)
+
+
+def assert_whole(one: Job, two: Job) -> None:
+    """Two ranks had every sample of each epoch between them."""
+    for first, second in zip(one.epochs(), two.epochs(), strict=True):
+        assert first["bad"] == second["bad"] == 0
+        assert_exact(first["batches"] + second["batches"], range(300), f"epoch {first['number']}")
+
+
+@pytest.mark.parametrize(
+    ("sign", "sampling"),
+    [(signal.SIGKILL, "auto"), (signal.SIGKILL, "dependent"), (signal.SIGSTOP, "auto")],
+)
+def test_the_host_of_two_ranks_is_killed_or_stands_still(start: Start, sign: int, sampling: str) -> None:
+    more = {"HEADRACE_HOST_PATIENCE": "4"} if sign == signal.SIGSTOP else {}
+    loader = {"sampling": sampling}
+    ranks = [rank_of_two(start, rank, more, loader=loader, pause_at=3 + 2 * rank) for rank in range(2)]
     for rank in ranks:
         rank.until("paused")
-    kill_host()
+    kill_host(sign)
     for rank in ranks:
         rank.tell()
     for rank in ranks:
         rank.end()
-    for one, two in zip(ranks[0].epochs(), ranks[1].epochs(), strict=True):
-        assert one["bad"] == two["bad"] == 0
-        assert_exact(one["batches"] + two["batches"], range(300), f"epoch {one['number']}")
+    assert_whole(*ranks)
 
 
 @pytest.mark.parametrize("cut_at", [2, 6])
 def test_a_rank_loses_its_connection_and_not_its_host(start: Start, cut_at: int) -> None:
     """The other one, which is a few steps ahead or behind, does not notice."""
-    where = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "29518"}
-    spec = {"data": DATA, "epochs": 3, "act_in": 1}
-    other = start({**where, "RANK": "1"}, **spec, pause_at=4)
+    other = rank_of_two(start, 1, pause_at=4)
     other.until("paused")
-    cut = start({**where, "RANK": "0"}, **spec, cut_at=cut_at)
+    cut = rank_of_two(start, 0, cut_at=cut_at)
     cut.end()
     other.tell()
     other.end()
     assert cut.stats["client_takeovers"] == 1 and other.stats["client_takeovers"] == 0
-    for one, two in zip(cut.epochs(), other.epochs(), strict=True):
-        assert one["bad"] == two["bad"] == 0
-        assert_exact(one["batches"] + two["batches"], range(300), f"epoch {one['number']}")
+    assert_whole(cut, other)
 
 
 @pytest.mark.timeout(100 + 60 * SOAK)

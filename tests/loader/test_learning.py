@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import headrace as hr
 from headrace.coordinate import splitter
 from headrace.core.forms import Form
 from headrace.loader import learning
+from headrace.loader.learning import Learning
 from headrace.loader.sharing import job_name
 from headrace.measure import Machine, Profile, Seen, keep, learn, load_profile, save_profile
 from headrace.measure.cpu import CPU, Rate, Stage
@@ -214,18 +216,23 @@ def test_the_pace_of_the_loop_is_its_own(monkeypatch: pytest.MonkeyPatch) -> Non
     """Neither waiting for batches nor what happens between epochs counts."""
     monkeypatch.setattr(learning, "_BATCHES", BATCHES)
     monkeypatch.setattr(learning, "_BUSY", 0.05)
-    slow = data(bandwidth=SLOW / 4)
-    busy, count = 0.0, 0
-    with loader(slow, cache=None) as made:
+    now = [time.perf_counter()]
+    monkeypatch.setattr(learning, "time", SimpleNamespace(perf_counter=lambda: now[0], time=time.time))
+    asked = Learning.asked
+
+    def ask_and_wait(self: Learning) -> None:
+        asked(self)
+        now[0] += 2.0
+
+    monkeypatch.setattr(Learning, "asked", ask_and_wait)
+    with loader(data(), cache=None) as made:
         for _ in range(2):
-            for batch in made:
-                begun = time.perf_counter()
-                time.sleep(0.003)
-                busy, count = busy + time.perf_counter() - begun, count + len(batch[0])
-            time.sleep(0.5)
-    (name, rate), *others = known(slow).consumption.items()
+            for _ in made:
+                now[0] += 0.004
+            now[0] += 50.0
+    (name, rate), *others = known(data()).consumption.items()
     assert name == job_name() and not others
-    assert rate == pytest.approx(count / busy, rel=0.2)
+    assert rate == pytest.approx(10 / 0.004)
 
 
 def test_a_few_batches_are_no_pace(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -360,15 +367,19 @@ def test_a_fork_of_the_job_keeps_nothing() -> None:
     assert len(files()) == 1
 
 
-def test_reading_and_keeping_take_no_time_to_speak_of() -> None:
-    """A bound that holds on a busy machine; it is about two milliseconds."""
+def test_what_is_learned_is_kept_seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading happens once, and writing not after every epoch."""
+    monkeypatch.setattr(learning, "_FIRST", 3600.0)
+    called: list[str] = []
+
+    def counted(name: str) -> Any:
+        real = getattr(learning, name)
+        return lambda *args, **options: (called.append(name), real(*args, **options))[1]
+
+    for name in ("load_profile", "learn"):
+        monkeypatch.setattr(learning, name, counted(name))
     with loader(data(), num_workers=0) as made:
-        for _ in range(2):
+        for _ in range(20):
             drain(made)
-        begun = time.perf_counter()
-        made._session._learning.keep()
-        assert time.perf_counter() - begun < 0.25
-    assert files()
-    begun = time.perf_counter()
-    assert load_profile(data()) is not None
-    assert time.perf_counter() - begun < 0.25
+        assert called == ["load_profile"], "short epochs"
+    assert called == ["load_profile", "learn"]

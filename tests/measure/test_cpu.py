@@ -54,8 +54,10 @@ def test_every_stage_of_images_is_measured(photos: Path) -> None:
 def test_processor_time_is_that_of_the_steps() -> None:
     """A decode step that costs four times as much is found to."""
     cheap, dear = (
-        measure(hr.Recipe(hr.synthetic.source(64, shape=(8,)), hr.synthetic.decode(cost=cost)))
-        for cost in (0.001, 0.004)
+        measure(
+            hr.Recipe(hr.synthetic.source(64, shape=(8,)), hr.synthetic.decode(cost=cost, holds_gil=True))
+        )
+        for cost in (0.001, 0.004)  # of processor time, whatever this machine does with it at the moment
     )
     assert cheap.decode is not None and dear.decode is not None
     assert 2.5 < dear.decode.cpu / cheap.decode.cpu < 6

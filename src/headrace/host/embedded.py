@@ -43,16 +43,16 @@ class ProcessHost(BaseHost):
         task: Task,
         workers: int,
         context: Any,
-        pinned_orders: bool = False,
+        assigned_orders: bool = False,
         shared: SharedClient | None = None,
     ) -> None:
-        """``pinned_orders``: batch n goes to worker n modulo workers, and to no other (iterable datasets).
+        """``assigned_orders``: batch n goes to worker n modulo workers, and to no other (iterable datasets).
         ``shared``: the connection to a shared host, if draws come from there."""
         super().__init__(arena, board, coordinator, slots, ahead)
         self.shared = shared
         self._workers = Workers(task, context, arena, board, shared)
         self._positions: dict[int, int] = {}
-        self._pinned: dict[int, int] | None = {} if pinned_orders else None
+        self._assigned: dict[int, int] | None = {} if assigned_orders else None
         self._barren = 0
         self._answer: OrderDone | None = None
         self._late: Exception | None = None
@@ -61,7 +61,7 @@ class ProcessHost(BaseHost):
         self._threads = 0
         """As told to the workers; 0: nothing was."""
         self.pick: Callable[[Order], int] | None = None
-        """For pinned orders: the worker that an order goes to."""
+        """For assigned orders: the worker that an order goes to."""
         self.on_done: Callable[[int, OrderDone], None] | None = None
         try:
             for worker_id in range(workers):
@@ -175,11 +175,11 @@ class ProcessHost(BaseHost):
             self._late = error
 
     def _post(self, slot: HostSlot, orders: list[Order]) -> int:
-        if self._pinned is not None:
+        if self._assigned is not None:
             assert self.pick is not None
             for order in orders:
                 target = self.pick(order)
-                self._pinned[order.id] = target
+                self._assigned[order.id] = target
                 self._workers.send(self._workers.all[target], Run(order))
             return 0
         for order, place in zip(orders, self.slots.write_orders(slot, orders), strict=True):
@@ -198,8 +198,8 @@ class ProcessHost(BaseHost):
             if isinstance(event, OrderDone):
                 self._barren = 0
                 self._positions.pop(event.order, None)
-                if self._pinned is not None:
-                    self._pinned.pop(event.order, None)
+                if self._assigned is not None:
+                    self._assigned.pop(event.order, None)
                 if event.order == FILLED:
                     self.totals.add(event.spent)
                     continue
@@ -243,7 +243,7 @@ class ProcessHost(BaseHost):
         if why:
             self.close()
             raise WorkerDied(f"DataLoader worker exited unexpectedly: {why}")
-        if self._pinned is not None:
+        if self._assigned is not None:
             self.close()
             raise WorkerDied(
                 f"DataLoader worker exited unexpectedly: {how}. What an iterable dataset had read in it is lost, "

@@ -6,10 +6,10 @@ import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 from headrace.loader.dataset_sessions import (
+    AssignedSession,
     InlineIterableSession,
     InlineSession,
     ObjectSession,
-    PinnedSession,
 )
 from headrace.loader.learning import first_here
 from headrace.loader.objects import ObjectTask
@@ -56,8 +56,8 @@ def choose_session(loader: DataLoader[Any], seed: int, resume: LoaderState | Non
     )
     factor = 2 if loader.prefetch_factor is None else loader.prefetch_factor
     ahead = loader.num_workers * factor
-    if task.pinned:
-        return PinnedSession(task, ahead=ahead, last=resume.last if resume is not None else -1, **common)
+    if task.assigned:
+        return AssignedSession(task, ahead=ahead, last=resume.last if resume is not None else -1, **common)
     return ObjectSession(task, ahead=ahead, **common)
 
 

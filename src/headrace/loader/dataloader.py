@@ -17,7 +17,8 @@ from torch.utils import data as torch_data
 from headrace.core.errors import BadSample, LoaderClosed, OptionError, StateError
 from headrace.core.interrupts import held
 from headrace.loader.choose_session import choose_session
-from headrace.loader.dataset_sessions import InlineIterableSession, ObjectSession, PinnedSession
+from headrace.loader.dataset_sessions import AssignedSession, InlineIterableSession, ObjectSession
+from headrace.loader.hearing import Hearing
 from headrace.loader.iterator import EpochIterator
 from headrace.loader.observer import Observer, Subject
 from headrace.loader.options import (
@@ -35,9 +36,7 @@ from headrace.loader.own_order import (
     OwnSequentialSampler,
     carried_by,
     own_batches,
-    pass_on,
     skipped,
-    told_by,
 )
 from headrace.loader.progress import Progress
 from headrace.loader.rebuilt import DEFAULTS, adopt, inherit
@@ -159,7 +158,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         )
         own = {**DEFAULTS, **carried.options}
         seed, collate_fn, prefetch_factor = own["seed"], carried.collate_fn, carried.prefetch_factor
-        persistent_workers, self._told = carried.persistent_workers, carried.told
+        persistent_workers, told = carried.persistent_workers, carried.told
         self._own_number = isinstance(num_workers, int) and not isinstance(num_workers, Chosen)
         if recipe is not None:
             dataset = RecipeDataset(recipe, carried)
@@ -228,10 +227,10 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._finds_place = (
             isinstance(dataset, RecipeDataset) and self._ours and whole is None and rank is None
         )
-        self._heard = (self._told.times, told_by(self.sampler, self.batch_sampler))
+        self._hearing = Hearing(told, self._samplers)
         skips = carried_by(batch_sampler) is not None and skipped(batch_sampler) > 0
-        self._told.rebuilt |= carried_by(sampler, batch_sampler) is not None and not skips
-        self._skips_alone = skips and not self._told.rebuilt and isinstance(dataset, RecipeDataset)
+        told.rebuilt |= carried_by(sampler, batch_sampler) is not None and not skips
+        self._skips_alone = skips and not told.rebuilt and isinstance(dataset, RecipeDataset)
         self._custom_collate = collate_fn
         self._recipe = recipe
         self._options: Options = read_options(
@@ -255,11 +254,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._seeds = EpochSeeds(generator)
         self.snapshot_every_n_steps = read_snapshots(snapshot_every_n_steps)
         self._progress = Progress()
-        self._progress.epoch = max((self._told.following, *self._heard[1]))
-        self._behind = 0
-        """By how many epochs a trainer counts less than a state that was loaded."""
-        self._after: int | None = None
-        """The epoch of a state that was loaded, until the next one is told."""
+        self._progress.epoch = self._hearing.first
         self._fed: tuple[int, int] | None = None
         self._closed = False
         self._process = os.getpid()
@@ -276,6 +271,10 @@ class DataLoader(torch_data.DataLoader[T_co]):
                 self._options.world_size,
             )
         )
+
+    @property
+    def _samplers(self) -> tuple[Any, Any]:
+        return self.sampler, self.batch_sampler
 
     @property
     def _ours(self) -> bool:
@@ -298,16 +297,6 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._observer.subject = replace(self._observer.subject, rank=rank, world_size=world_size)
         if self._options.seed is None:
             self._seed = None  # what was drawn alone the others do not know
-
-    def _hear(self) -> int | None:
-        """The epoch that a trainer told a sampler or the dataset since last time, if any did."""
-        times, epochs = heard = (self._told.times, told_by(self.sampler, self.batch_sampler))
-        before, self._heard = self._heard, heard
-        if times != before[0]:
-            return self._told.epoch
-        if len(epochs) != len(before[1]):
-            return max(epochs, default=None)
-        return next((epoch for epoch, old in zip(epochs, before[1], strict=True) if epoch != old), None)
 
     # -- iteration ----------------------------------------------------------------------------------------
 
@@ -332,7 +321,10 @@ class DataLoader(torch_data.DataLoader[T_co]):
     def _start(self) -> EpochIterator:
         running = self._running()
         self._settle()
-        resume = self._listen(self._progress.take_resume())
+        resume = self._progress.take_resume()
+        asked = self._hearing.follow(resume, self._samplers)
+        if asked is not None:
+            self._progress.epoch, resume = asked
         if resume is not None:
             load(self.dataset, resume.dataset, "dataset")
         seed = self._choose_seed(resume)
@@ -342,7 +334,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
             session, kept = choose_session(self, seed, resume), False
         else:
             session, kept = self._take_session(seed, resume), True
-        self._after = self._after if resume is None else epoch
+        if resume is not None and asked is None:
+            self._hearing.resumed(epoch)
         at, steps = self._begin(session, kept, seed, epoch, resume)
         iterator = EpochIterator(self, at, steps=steps, promised=self._promised(resume), resume=resume)
         if kept:
@@ -353,9 +346,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self, session: Session, kept: bool, seed: int, epoch: int, resume: LoaderState | None
     ) -> tuple[Place, int | None]:
         """Start an epoch, or what ``resume`` leaves of it; returns its batches, where that is known."""
-        self._told.begin(epoch)
-        if self._behind and not self._ours:
-            self._pass_on(epoch)
+        self._hearing.begin(epoch, self._samplers, foreign=not self._ours)
         ordering = self._ordering
         following = (
             ordering.draws(seed, epoch + 1, None, session) if kept and self._prepares_ahead() else None
@@ -375,7 +366,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         position = resume.position if resume is not None else 0
         place = Place(seed, epoch, session, draws, position, generator)
         self._progress.begin(ordering, resume, place)
-        self._heard = (self._heard[0], told_by(self.sampler, self.batch_sampler))
+        self._hearing.begun(self._samplers)
         return place, ordering.steps(resume)
 
     def _running(self) -> EpochIterator | None:
@@ -395,41 +386,20 @@ class DataLoader(torch_data.DataLoader[T_co]):
 
     def _late(self, iterator: EpochIterator, session: Session) -> None:
         """Before an iterator's first batch: Lightning tells the epoch only after it made the iterator."""
-        told = self._hear()
-        if told is None or self._iterable:
+        asked = self._hearing.follow(iterator.resume, self._samplers)
+        if asked is None or self._iterable:
             return
-        at, resume, kept = iterator.place, iterator.resume, session is self._session
-        if resume is not None and told <= resume.epoch:
-            self._behind = resume.epoch - told
-            if not self._ours:  # what was passed over was of the order before
-                session.abandon()
-                iterator.place, _ = self._begin(session, kept, at.seed, resume.epoch, resume)
+        (epoch, resume), at, kept = asked, iterator.place, session is self._session
+        if epoch == at.epoch and self._ours and resume is iterator.resume:
             return
-        epoch = told + (0 if resume is not None else self._behind)
-        if epoch == at.epoch and self._ours:
-            return
-        session.abandon()
+        session.abandon()  # what was passed over was of the order before
         if kept:
             self._fed = None
-        iterator.restart(*self._begin(session, kept, at.seed, epoch, None))
-
-    def _listen(self, resume: LoaderState | None) -> LoaderState | None:
-        """Follow what a trainer told the sampler; returns ``resume`` unless that is over."""
-        told = self._hear()
-        if told is None:
-            return resume
-        if resume is None:
-            if self._after is not None and told <= self._after:
-                self._behind = self._after + 1 - told  # somebody counts from its own start
-            self._after = None
-            self._progress.epoch = told + self._behind
-            return None
-        if told > resume.epoch:
-            self._progress.epoch, self._behind = told, 0
-            return None  # (the state is of the end of an epoch before)
-        # Somebody counts from its own start, and the state is from before.
-        self._behind = resume.epoch - told
-        return resume
+        place, steps = self._begin(session, kept, at.seed, epoch, resume)
+        if resume is not None:
+            iterator.place = place
+        else:
+            iterator.restart(place, steps)
 
     def _choose_seed(self, resume: LoaderState | None) -> int:
         if resume is not None:
@@ -487,9 +457,9 @@ class DataLoader(torch_data.DataLoader[T_co]):
             # The job was forked: what the loader has belongs to the process that it was forked from.
             self._process, self._session, self._finalizer, self._fed = os.getpid(), None, None, None
             self._observer = Observer(self._observer.subject)
-        pinned = isinstance(self._session, PinnedSession | InlineIterableSession)
-        if self._session is not None and (resume is None or not pinned):
-            if isinstance(self._session, PinnedSession):
+        assigned = isinstance(self._session, AssignedSession | InlineIterableSession)
+        if self._session is not None and (resume is None or not assigned):
+            if isinstance(self._session, AssignedSession):
                 self._session.start_over()
             return self._session
         if self._session is not None:
@@ -530,16 +500,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
         if epoch < 0:
             raise OptionError(f"set_epoch({epoch}): epochs count from 0")
         self._early = None
-        self._progress.epoch, self._behind, self._after = epoch, 0, None
-        self._told.tell(epoch)
-        if not self._ours:
-            self._pass_on(epoch)
-        self._heard = (self._told.times, self._heard[1])
-
-    def _pass_on(self, epoch: int) -> None:
-        """Tell samplers of the user's or a trainer's, so that they give the order of ``epoch``."""
-        pass_on(epoch, self.sampler, self.batch_sampler)
-        self._heard = (self._told.times, told_by(self.sampler, self.batch_sampler))
+        self._progress.epoch = epoch
+        self._hearing.tell(epoch, self._samplers, foreign=not self._ours)
 
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands, counting what was delivered to you. Plain values, small, JSON-able, but for what

@@ -97,7 +97,7 @@ class Reader:
         return mark
 
 
-class PinnedSession(Hosted):
+class AssignedSession(Hosted):
     """A dataset whose place, or state, lives in each worker: batches go to the workers in turn."""
 
     host: ProcessHost
@@ -134,7 +134,7 @@ class PinnedSession(Hosted):
             workers=task.num_workers,
             task=task,
             context=context,
-            pinned_orders=True,
+            assigned_orders=True,
         )
         host.pick, host.on_done = self._pick, self._on_done
         self.host = host
@@ -328,7 +328,7 @@ class InlineIterableSession(InlineSession):
         return self._draws.draw(), pin_value(value) if self._pin else value
 
     def marks(self, *, between: bool = False) -> list[Mark]:
-        """Where the dataset is: asked for only now, as nothing is read ahead. See ``PinnedSession``."""
+        """Where the dataset is: asked for only now, as nothing is read ahead. See ``AssignedSession``."""
         mark, stream = self._mark, self._stream
         if between:
             (mark,) = self.marks()

@@ -109,7 +109,7 @@ class SamplerDraws:
         _set_generators(self._owner, resume.generators)
         if resume.epoch is not None:
             pass_on(resume.epoch, self._owner)
-        self._told = max(told_by(self._owner), default=None)
+        self._told = max(map(int, told_by(self._owner)), default=None)
         self._first = between_epochs(self._owner)
         users = torch.get_rng_state()
         if resume.torch is not None:

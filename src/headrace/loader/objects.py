@@ -54,7 +54,7 @@ class ObjectTask:
         return isinstance(self.dataset, IterableDataset)
 
     @property
-    def pinned(self) -> bool:
+    def assigned(self) -> bool:
         """Whether it matters which worker runs a batch, because the dataset moves on with each."""
         return self.iterable or is_stateful(self.dataset)
 
@@ -63,7 +63,7 @@ class ObjectTask:
         begin_worker(link.worker, self.num_workers, self.base_seed, self.dataset, self.worker_init_fn)
         if self.iterable:
             return IterableRunner(link, self)
-        return StatefulRunner(link, self) if self.pinned else ObjectRunner(link, self)
+        return StatefulRunner(link, self) if self.assigned else ObjectRunner(link, self)
 
 
 def begin_worker(
@@ -226,7 +226,7 @@ class ObjectRunner:
             done.slot_offset, done.slot_bytes = memory.offset, memory.nbytes
 
 
-class PinnedRunner(ObjectRunner):
+class AssignedRunner(ObjectRunner):
     """Runs batches that are for this worker and no other: they come by the link."""
 
     def __init__(self, link: Link, task: ObjectTask) -> None:
@@ -255,7 +255,7 @@ class PinnedRunner(ObjectRunner):
             self._link.send(done)
 
 
-class StatefulRunner(PinnedRunner):
+class StatefulRunner(AssignedRunner):
     """Runs batches of a map-style dataset that keeps a state, which lives in this worker alone."""
 
     def __init__(self, link: Link, task: ObjectTask) -> None:
@@ -280,7 +280,7 @@ class StatefulRunner(PinnedRunner):
         self._encode(samples, memory, done, state)
 
 
-class IterableRunner(PinnedRunner):
+class IterableRunner(AssignedRunner):
     """Runs batches of an iterable dataset, whose place in its stream lives in this worker alone."""
 
     def __init__(self, link: Link, task: ObjectTask) -> None:

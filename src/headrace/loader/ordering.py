@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from headrace.core.bits import Bits
-from headrace.loader.dataset_sessions import InlineIterableSession, PinnedSession
+from headrace.loader.dataset_sessions import AssignedSession, InlineIterableSession
 from headrace.loader.draws import (
     EndlessDraws,
     LooseDraws,
@@ -157,9 +157,9 @@ class Ordering:
             state.early, draws = draws.early, draws.inner
         if isinstance(draws, SamplerDraws):
             state.sampler = draws.mark(place.position)
-        if isinstance(session, PinnedSession | InlineIterableSession):
+        if isinstance(session, AssignedSession | InlineIterableSession):
             state.workers = session.marks()
-        if isinstance(session, PinnedSession):
+        if isinstance(session, AssignedSession):
             state.last = session.last
         state.dataset = self._dataset_state()
         return state
@@ -189,7 +189,9 @@ class Ordering:
         if state.sampler is not None and draws_from_torch(self.sampler, batched=self.batched):
             state.sampler.torch = pack_generator(drawn())
         session = over.session if over is not None else None
-        if isinstance(session, InlineIterableSession) or (persistent and isinstance(session, PinnedSession)):
+        if isinstance(session, InlineIterableSession) or (
+            persistent and isinstance(session, AssignedSession)
+        ):
             state.workers = session.marks(between=True)
         return state
 

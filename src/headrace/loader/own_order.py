@@ -144,11 +144,20 @@ def told_by(*samplers: Any) -> tuple[int, ...]:
     return tuple(epoch for epoch in epochs if isinstance(epoch, int))
 
 
+class _PassedOn(int):
+    """An epoch that a loader told a sampler, to tell it from the same number that a trainer tells."""
+
+
 def pass_on(epoch: int, *samplers: Any) -> None:
     """Tell samplers of others, so that they give the order of ``epoch``."""
     for sampler in chain(*samplers):
         if hasattr(sampler, "set_epoch") and not isinstance(sampler, OwnOrder):
-            sampler.set_epoch(epoch)
+            sampler.set_epoch(_PassedOn(epoch))
+
+
+def is_news(now: int, before: int) -> bool:
+    """Whether a sampler that said ``before`` and says ``now`` was told in between."""
+    return now != before or (isinstance(before, _PassedOn) and now is not before)
 
 
 def skipped(batch_sampler: Any) -> int:

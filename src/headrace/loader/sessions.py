@@ -158,7 +158,7 @@ def make_host(
     task: Any,
     context: Any,
     run: Callable[[Order], OrderDone] | None = None,
-    pinned_orders: bool = False,
+    assigned_orders: bool = False,
     shared: SharedClient | None = None,
 ) -> Any:
     directory: Catalogue = parts.directory
@@ -180,7 +180,7 @@ def make_host(
         task=task,
         workers=workers,
         context=context,
-        pinned_orders=pinned_orders,
+        assigned_orders=assigned_orders,
         shared=shared,
     )
     host.cache = parts.cache

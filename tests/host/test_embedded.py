@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -294,29 +295,27 @@ def test_a_probe_keeps_its_timeout_and_is_not_begun_twice(build, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_more_threads_reach_all_workers_and_their_successors(build):
-    host = build(workers=1)
-    host.coordinator.feed(Draws(400, 8))
-    deliver(host, 1)
-    before = len(os.listdir(f"/proc/{host.workers[0].pid}/task"))
+def test_more_threads_reach_all_workers_and_their_successors(build, tmp_path):
+    def sign(data):
+        (tmp_path / f"{os.getpid()}-{threading.get_native_id()}").touch()
+        return sleepy(data)
+
+    def preparing(pid):
+        return len(list(tmp_path.glob(f"{pid}-*")))
+
+    host = build(workers=1, size=8000, decode=sign)
+    host.coordinator.feed(Draws(8000, 8))
+    deliver(host, 3)
+    first = host.workers[0].pid
+    assert preparing(first) == 1
     host.set_threads(3)
-    deliver(host, 1)
-
-    def threads():
-        return len(os.listdir(f"/proc/{host.workers[0].pid}/task"))
-
-    deadline = time.monotonic() + 20
-    while threads() < before + 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threads() == before + 2
-    old = host.workers[0].pid
-    os.kill(old, signal.SIGKILL)
-    while host.workers[0].pid == old:
-        deliver(host, 1)
-    deadline = time.monotonic() + 20
-    while threads() < before + 2 and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert threads() == before + 2
+    while preparing(first) < 3:
+        assert deliver(host, 1), "all was prepared by fewer"
+    os.kill(first, signal.SIGKILL)
+    while host.workers[0].pid == first or preparing(host.workers[0].pid) < 3:
+        assert deliver(host, 1), "all was prepared by fewer"
+    deliver(host, 10)
+    assert preparing(first) == preparing(host.workers[0].pid) == 3
 
 
 def test_a_worker_more_takes_part(build):

@@ -1,8 +1,12 @@
-"""Rates of the CPU: ratios of them, since nobody knows how fast this machine is or what else it does."""
+"""Rates of the CPU: ratios of them, since nobody knows how fast this machine is or what else it does.
+
+Other load makes a single measurement wrong now and then, so one of a few has to be right.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +32,16 @@ def measure(recipe: Recipe, cpus: int = 2, seconds: float = 0.8) -> CPU:
     return found
 
 
+def plausible(found: Callable[[], CPU], check: Callable[[CPU], bool]) -> CPU:
+    """A measurement that is as it should be."""
+    tries = []
+    for _ in range(8):
+        tries.append(found())
+        if check(tries[-1]):
+            return tries[-1]
+    pytest.fail(f"none of {len(tries)} measurements is plausible: {tries}")
+
+
 def spin(data: bytes) -> np.ndarray:
     """Python code, which holds the interpreter lock."""
     until = time.thread_time() + 0.002
@@ -40,35 +54,40 @@ def test_every_stage_of_images_is_measured(photos: Path) -> None:
     recipe = hr.Recipe(
         hr.folder(photos), hr.image.decode(), [hr.image.random_resized_crop(64), hr.image.horizontal_flip()]
     )
-    found = measure(recipe)
+
+    def dearest_is_all(found: CPU) -> bool:
+        parts = (found.augment, found.copy)
+        return all(part is not None and part.cpu < found.prepare.cpu for part in parts)
+
+    found = plausible(lambda: measure(recipe), dearest_is_all)
     for stage in (found.decode, found.augment, found.prepare, found.uncached, found.copy):
         assert stage is not None
         assert [rate.threads for rate in stage.threads] == [1, 2]
         assert all(rate.samples > 0 for rate in stage.threads) and stage.machine > 0 and stage.cpu > 0
-    assert found.augment is not None and found.augment.cpu < found.prepare.cpu
-    assert found.copy is not None and found.copy.cpu < found.prepare.cpu
     assert found.held is None
     assert (found.processes, found.threads) == (2, 1)
 
 
 def test_processor_time_is_that_of_the_steps() -> None:
-    """A decode step that costs four times as much is found to."""
-    cheap, dear = (
-        measure(
-            hr.Recipe(hr.synthetic.source(64, shape=(8,)), hr.synthetic.decode(cost=cost, holds_gil=True))
-        )
-        for cost in (0.001, 0.004)  # of processor time, whatever this machine does with it at the moment
-    )
-    assert cheap.decode is not None and dear.decode is not None
-    assert 2.5 < dear.decode.cpu / cheap.decode.cpu < 6
-    assert 2.5 < dear.prepare.cpu / cheap.prepare.cpu < 6
-    assert cheap.augment is not None and cheap.augment.cpu < cheap.prepare.cpu / 2
+    """In seconds of processor time, whatever this machine does with one at the moment."""
+
+    def made(cost: float) -> CPU:
+        decode = hr.synthetic.decode(cost=cost, holds_gil=True)
+        return measure(hr.Recipe(hr.synthetic.source(64, shape=(8,)), decode))
+
+    for cost in (0.001, 0.004):
+
+        def costs_that(found: CPU, cost: float = cost) -> bool:
+            assert found.decode is not None and found.augment is not None
+            stages = (found.decode.cpu, found.prepare.cpu)
+            return all(cost <= cpu < 1.6 * cost for cpu in stages) and found.augment.cpu < cost / 2
+
+        plausible(lambda cost=cost: made(cost), costs_that)  # type: ignore[misc]
 
 
 def test_code_that_holds_the_lock_gets_processes() -> None:
     recipe = hr.Recipe(hr.synthetic.source(64, bytes_per_sample=16), spin)
-    found = measure(recipe, seconds=1.0)
-    assert found.held is not None and found.held > 0.4
+    found = plausible(lambda: measure(recipe, seconds=1.0), lambda found: (found.held or 0.0) > 0.4)
     assert (found.processes, found.threads) == (2, 1)
     assert [rate.threads for rate in found.prepare.threads] == [1, 2]
 

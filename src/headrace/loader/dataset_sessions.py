@@ -6,11 +6,14 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.forms import CACHEABLE
 from headrace.host.embedded import ProcessHost
 from headrace.host.slots import HostSlot
+from headrace.loader import global_random
 from headrace.loader.objects import ObjectTask, Stream, fetch, keys_of
 from headrace.loader.pinning import pin_value
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
@@ -307,25 +310,59 @@ class InlineIterableSession(InlineSession):
         self._resume = resume
         self._stream: Stream | None = None
         self._mark = Mark()
+        self._generators: set[str] = set()
+        """Those of the process that the dataset draws from, as far as the last epoch showed."""
+        self._drawn: set[str] = set()
+        """Those that it has drawn from in this one."""
+        self._first = False
+        """Whether the first batch of an epoch is to come, which shows from which."""
 
     def begin(self, draws: Draws, following: Draws | None) -> None:
         """See ``Session``."""
         super().begin(draws, following)
         resume, self._resume = self._resume or Mark(), None
         size = self._size if self._auto else None
-        self._mark = Mark(delivered=resume.delivered, since=resume.delivered)
+        global_random.put_back(resume.generators)
+        self._generators |= set(resume.generators)
+        self._drawn = set()
+        before = global_random.states()
+        kept = global_random.pack(before, self._generators)
+        self._mark = Mark(delivered=resume.delivered, since=resume.delivered, generators=kept)
         self._stream = Stream(self._dataset, size, drop_last=self._drop_last, resume=resume)
+        self._first = not (resume.delivered or self._stream.stateful)  # (a state of its own is enough)
+        if self._first:
+            self._note_generators(before)
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
         """See ``Session``."""
         assert self._draws is not None and self._stream is not None
+        before = global_random.states() if self._first else {}
         samples, found = self._stream.gather()
+        if self._first:
+            self._first = False
+            self._note_generators(before)
         if not found:
             return None
         value = self._collate(samples)
         self._mark.delivered += 1
         self._mark.since += 1
         return self._draws.draw(), pin_value(value) if self._pin else value
+
+    def _note_generators(self, before: dict[str, Any]) -> None:
+        """See which were drawn from since ``before``: an epoch that is read again draws from them again."""
+        drawn = set(global_random.moved(before, global_random.states())) - self._drawn
+        self._mark.generators |= global_random.pack(before, drawn)
+        self._drawn |= drawn
+        self._generators |= drawn
+
+    def next_generators(self, torch_after: Callable[[], torch.Tensor]) -> dict[str, Any]:
+        """The process' own as the next epoch will find them. ``torch_after``: torch's, once its seed is drawn."""
+        if not self._generators:
+            return {}
+        found = global_random.states()
+        if "torch" in self._generators:
+            found["torch"] = torch_after()
+        return global_random.pack(found, self._generators)
 
     def marks(self, *, between: bool = False) -> list[Mark]:
         """Where the dataset is: asked for only now, as nothing is read ahead. See ``AssignedSession``."""

@@ -189,9 +189,10 @@ class Ordering:
         if state.sampler is not None and draws_from_torch(self.sampler, batched=self.batched):
             state.sampler.torch = pack_generator(drawn())
         session = over.session if over is not None else None
-        if isinstance(session, InlineIterableSession) or (
-            persistent and isinstance(session, AssignedSession)
-        ):
+        if isinstance(session, InlineIterableSession):
+            (mark,) = state.workers = session.marks(between=True)
+            mark.generators = session.next_generators(drawn)
+        elif persistent and isinstance(session, AssignedSession):
             state.workers = session.marks(between=True)
         return state
 

@@ -43,6 +43,8 @@ class Mark(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The states are of an epoch that ended; the next one is to begin."""
     dataset: Any = None
     iterator: Any = None
+    generators: dict[str, Any] = {}
+    """The process' own generators when the reading of the epoch begins, as far as the dataset draws from them."""
 
     def plain(self) -> dict[str, Any]:
         """As a dict."""
@@ -120,7 +122,7 @@ def _plain(struct: msgspec.Struct) -> dict[str, Any]:
     state = {}
     for field in fields:
         value = getattr(struct, field.name)
-        default = [] if field.default_factory is not msgspec.NODEFAULT else field.default
+        default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
         if field.name in _USERS:
             if value is not None:
                 state[field.name] = shown(value)

@@ -19,6 +19,7 @@ import headrace as hr
 from headrace.loader import observer
 from headrace.measure.runs import Run, list_runs, runs_dir, state_of
 from headrace.planning import Advice
+from tests.loader.helpers import drain
 
 JOB = """
 import sys, time
@@ -125,7 +126,9 @@ def test_a_collate_of_the_users_counts_too() -> None:
         hr.synthetic.source(200, bytes_per_sample=64), hr.synthetic.decode(shape=(4,)), collate=stack
     )
     with hr.DataLoader(recipe, batch_size=4, num_workers=1) as loader:
-        assert advice_of(loader).stalls["python"] > 0.5
+        stalls = advice_of(loader).stalls
+        # (the more CPUs there are, the more threads have nothing to do: a batch is collated by one of them)
+        assert stalls["python"] > 0.8 * (1 - stalls["orders"]) > 0.1
 
 
 class Slow(torch.utils.data.Dataset[int]):
@@ -160,8 +163,10 @@ def test_without_workers_some_are_advised() -> None:
 
 def test_the_record_says_what_the_loader_says() -> None:
     with hr.DataLoader(slow(), batch_size=20, num_workers=1, rank=1, world_size=2) as loader:
-        for _ in loader:
-            pass
+        for _ in range(100):  # until it was time to write
+            drain(loader)
+            if list_runs():
+                break
         (run,) = list_runs()
         assert state_of(run) == "running"
         assert (run.pid, run.rank, run.world_size) == (os.getpid(), 1, 2)

@@ -46,6 +46,7 @@ def run_job(trainer: str, world: int, images: Path, out: Path, runtime: Path) ->
         "HEADRACE_PROFILES": "0",
         "HF_HUB_OFFLINE": "1",
         "GLOO_SOCKET_IFNAME": "lo",
+        "CUDA_VISIBLE_DEVICES": "",  # ranks are processes on CPUs here, and there may be fewer GPUs than those
         "TOKENIZERS_PARALLELISM": "false",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join([str(REPO / "src"), str(REPO)]),

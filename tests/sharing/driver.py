@@ -158,13 +158,14 @@ class Job:
             assert event["bad"] == 0, f"{event['bad']} rows have the content of another sample"
             sizes = {len(batch) for batch in event["batches"][:-1]}
             assert sizes <= {self.spec.get("loader", {}).get("batch_size", 16)}
-        seen: dict[str, list[tuple[int, int]]] = {}
+        # (two samples may well have the same stamp by chance: over many epochs there are many pairs of them)
+        seen: dict[tuple[int, str], list[int]] = {}
         for event in found:
             samples = [sample for batch in event["batches"] for sample in batch]
             for sample, stamp in zip(samples, event["stamps"], strict=False):
-                seen.setdefault(stamp, []).append((event["number"], sample))
-        twice = [where for where in seen.values() if len(where) > 1]
-        assert not twice, f"augmented instances served twice to one job, as (epoch, sample): {twice[:10]}"
+                seen.setdefault((sample, stamp), []).append(event["number"])
+        twice = [(sample, epochs) for (sample, _), epochs in seen.items() if len(epochs) > 1]
+        assert not twice, f"augmented instances served twice to one job, as (sample, epochs): {twice[:10]}"
 
     def sweep(self) -> None:
         """End whatever of the job still runs, for a test that failed."""

@@ -25,6 +25,13 @@ def states() -> States:
     return {"torch": torch.get_rng_state(), "numpy": np.random.get_state(), "random": random.getstate()}
 
 
+def restore(before: States) -> None:
+    """Put all of them back."""
+    torch.set_rng_state(before["torch"])
+    np.random.set_state(before["numpy"])
+    random.setstate(before["random"])
+
+
 def moved(before: States, after: States) -> list[str]:
     """The names of those that were drawn from."""
     found = [] if torch.equal(before["torch"], after["torch"]) else ["torch"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import pickle
-import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 
 from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import Batch, Draws
@@ -30,6 +28,7 @@ from headrace.engine.rows import Faults
 from headrace.engine.task import RecipeTask
 from headrace.engine.worker import RemoteError
 from headrace.host.embedded import ProcessHost
+from headrace.loader import global_random
 from headrace.loader.codec import SlotMemory, encode
 from headrace.loader.learning import Learning
 from headrace.loader.objects import begin_worker
@@ -336,13 +335,11 @@ def own_randomness(user_code: bool) -> Iterator[None]:
     if not user_code:
         yield
         return
-    saved = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    saved = global_random.states()
     try:
         yield
     finally:
-        random.setstate(saved[0])
-        np.random.set_state(saved[1])
-        torch.set_rng_state(saved[2])
+        global_random.restore(saved)
 
 
 @dataclass

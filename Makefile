@@ -9,7 +9,7 @@ DEBIAN := gcc libc6-dev libjpeg62-turbo-dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
 # Tests wait more than they compute, so there are more of them at once than CPUs. A file stays in one process.
-PARALLEL ?= -n 6 --dist loadfile
+PARALLEL ?= -n 4 --dist loadfile
 
 .PHONY: demo test test-trainers fuzz check wheel bench-single bench-sharing bench-model bench-doctor bench-simulate \
 	papers soak clean system help

@@ -4,6 +4,7 @@ import itertools
 import os
 import random
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +18,11 @@ from hypothesis import settings
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # And they share few CPUs: threads of torch's that wait for each other should sleep, not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# Where the tests run in the background of a script, the shell lets them ignore Ctrl-C, and so would every process that
+# they start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Loaders keep what they learn of a recipe, and meet in a runtime directory. Here none of that must reach what the
 # user has, nor another test, nor another process that runs tests at the same time.

@@ -16,29 +16,30 @@ Or, over any torch dataset: ``hr.DataLoader(dataset, batch_size=256, num_workers
 from __future__ import annotations
 
 import contextlib
+import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
-from headrace import image, synthetic
-from headrace.core.errors import (
-    BadSample,
-    HeadraceError,
-    HostUnavailable,
-    LoaderClosed,
-    OptionError,
-    OutOfSharedMemory,
-    SampleError,
-    StateError,
-    TooManyBadSamples,
-    WorkerDied,
-)
-from headrace.core.forms import Form
 from headrace.core.version import __version__ as __version__
-from headrace.recipes import Recipe, deterministic
-from headrace.sources import files, folder
 
 if TYPE_CHECKING:
+    from headrace import image, synthetic
+    from headrace.core.errors import (
+        BadSample,
+        HeadraceError,
+        HostUnavailable,
+        LoaderClosed,
+        OptionError,
+        OutOfSharedMemory,
+        SampleError,
+        StateError,
+        TooManyBadSamples,
+        WorkerDied,
+    )
+    from headrace.core.forms import Form
     from headrace.loader import DataLoader, Stats
+    from headrace.recipes import Recipe, deterministic
+    from headrace.sources import files, folder
 
 
 __all__ = [
@@ -64,17 +65,36 @@ __all__ = [
 ]
 
 
+# Names come in when somebody asks for them. A shared host and most commands need neither recipes nor OpenCV, and
+# torch is imported by those who load data with it, and by nobody else.
+_HOMES = {
+    "DataLoader": "loader",
+    "Form": "core.forms",
+    "Recipe": "recipes",
+    "Stats": "loader",
+    "deterministic": "recipes",
+    "files": "sources",
+    "folder": "sources",
+    "image": "",
+    "synthetic": "",
+}
+
+
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
 def __getattr__(name: str) -> Any:
-    # torch is imported by those who load data with it, and by nobody else.
-    if name in ("DataLoader", "Stats"):
-        from headrace import loader
-
-        return getattr(loader, name)
-    raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    if name not in __all__:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    home = _HOMES.get(name, "core.errors")
+    value = (
+        getattr(importlib.import_module(f"headrace.{home}"), name)
+        if home
+        else importlib.import_module(f"headrace.{name}")
+    )
+    globals()[name] = value
+    return value
 
 
 if "torch" in sys.modules:

@@ -24,6 +24,7 @@ from headrace.core.forms import Form
 from headrace.recipes import Recipe, deterministic
 from headrace.recipes.fingerprint import digest
 from tests.recipes.helpers import MemorySource
+from tests.strategies import words
 
 SOURCE = MemorySource([b"a", b"b"], np.array([1, 2]))
 FORMS = (Form.ENCODED, Form.DECODED, Form.AUGMENTED)
@@ -158,8 +159,8 @@ def test_recursive_structures_and_generators() -> None:
 
 @given(
     st.recursive(
-        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(), st.binary()),
-        lambda inner: st.one_of(st.lists(inner), st.tuples(inner, inner), st.dictionaries(st.text(), inner)),
+        st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), words(), st.binary()),
+        lambda inner: st.one_of(st.lists(inner), st.tuples(inner, inner), st.dictionaries(words(), inner)),
         max_leaves=12,
     )
 )
@@ -169,8 +170,8 @@ def test_plain_data_survives_a_copy(value: Any) -> None:
 
 
 @given(
-    st.lists(st.one_of(st.integers(), st.text()), max_size=4),
-    st.lists(st.one_of(st.integers(), st.text()), max_size=4),
+    st.lists(st.one_of(st.integers(), words()), max_size=4),
+    st.lists(st.one_of(st.integers(), words()), max_size=4),
 )
 def test_digests_tell_values_apart(one: list[Any], other: list[Any]) -> None:
     assert (digest(one) == digest(other)) == (one == other)

@@ -100,7 +100,8 @@ class Launch:
 
 def _environment(directory: str) -> dict[str, str]:
     """The job's environment, made independent of where the job runs."""
-    environment = dict(os.environ, HEADRACE_RUNTIME_DIR=directory)
+    # (It does no linear algebra: numpy would start threads for that, and take memory for each.)
+    environment = dict(os.environ, HEADRACE_RUNTIME_DIR=directory, OPENBLAS_NUM_THREADS="1")
     paths = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
     # The job may have found headrace, and what headrace needs, by its working directory or a path of its own.
     known = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]

@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import ctypes
 import itertools
 import os
 import random
@@ -8,6 +9,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,8 +21,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # And they share few CPUs: threads of torch's that wait for each other should sleep, not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# Where the tests run in the background of a script, the shell lets them ignore Ctrl-C, and so would every process that
-# they start and interrupt.
+# Where the tests run in the background of a script, the shell lets them ignore Ctrl-C, and so would every process
+# that they start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -67,6 +69,21 @@ _ROUNDS = os.environ.get("HEADRACE_FUZZ_ROUNDS")
 if _ROUNDS:
     settings.register_profile("free", deadline=None, max_examples=int(_ROUNDS))
 settings.load_profile("free" if _ROUNDS else "fixed")
+
+
+def pytest_collection_finish() -> None:
+    """Workers are forked by the thousand, and what a fork costs is entries in tables of pages: the few hundred
+    megabytes that torch and the tests have taken by now become pages of 2 MiB, where the kernel can (Linux 6.1)."""
+    if not sys.platform.startswith("linux"):
+        return
+    collapse, large = 25, 2 << 20  # MADV_COLLAPSE
+    libc = ctypes.CDLL(None)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split()
+        start, end = (int(edge, 16) for edge in fields[0].split("-"))
+        start, end = -(-start // large) * large, end // large * large
+        if fields[1].startswith("rw") and (len(fields) < 6 or fields[5] == "[heap]") and end > start:
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), collapse)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import site
 import subprocess
@@ -107,7 +108,8 @@ def _environment(directory: str) -> dict[str, str]:
     known = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
     usual = {os.path.realpath(path) for path in (*known, *site.getsitepackages())}
     for package in ("headrace", "msgspec", "numpy"):
-        file = sys.modules[package].__file__
+        spec = importlib.util.find_spec(package)
+        file = spec.origin if spec is not None else None
         root = str(Path(file or __file__).resolve().parents[1])
         if root not in usual and root not in paths:
             paths.append(root)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from headrace.recipes.image import formats
 from headrace.recipes.image.opencv import cv2
@@ -28,6 +29,11 @@ from headrace.recipes.image.rowspec import (
     RowSpec,
 )
 
+_PILLOW = {
+    "bilinear": Image.Resampling.BILINEAR,
+    "cubic": Image.Resampling.BICUBIC,
+    "lanczos": Image.Resampling.LANCZOS,
+}
 _THROUGH_OPENCV = {"area": cv2.INTER_AREA, "cubic": cv2.INTER_CUBIC, "lanczos": cv2.INTER_LANCZOS4}
 
 
@@ -145,8 +151,27 @@ def _through_opencv(
     return np.asarray(resized).reshape(spec.out_h, spec.out_w, image.shape[2])
 
 
+def _through_pillow(image: NDArray[np.uint8], x: _Span, y: _Span, spec: RowSpec) -> NDArray[np.uint8]:
+    """Pillow's resize of the box, within the clamp: across first, as the C kernels; Pillow itself goes down first at
+    times, and rounds elsewhere."""
+    part = np.ascontiguousarray(image[y[2] : y[3], x[2] : x[3]])
+    picture = Image.fromarray(part if part.shape[2] == 3 else part[:, :, 0])
+    (left, right), (top, bottom) = (_inside(span) for span in (x, y))
+    way = _PILLOW[spec.interpolation]
+    picture = picture.resize((spec.out_w, picture.height), way, box=(left, 0, right, picture.height))
+    picture = picture.resize((spec.out_w, spec.out_h), way, box=(0, top, spec.out_w, bottom))
+    return np.asarray(picture).reshape(spec.out_h, spec.out_w, image.shape[2])
+
+
+def _inside(span: _Span) -> tuple[float, float]:
+    """Where a box begins and ends, counted from its clamp, as far as it lies in that: Pillow has nothing beyond."""
+    at, size, low, high = span
+    first = min(max(at - low, 0.0), high - low - 1e-3)
+    return first, min(max(at + size - low, first + 1e-3), float(high - low))
+
+
 def _scale_of(job: Any, spec: RowSpec) -> int:
-    if not spec.dct_scaling or spec.interpolation == "nearest" or not job["is_jpeg"]:
+    if not spec.dct_scaling or spec.antialias or spec.interpolation == "nearest" or not job["is_jpeg"]:
         return 1
     for scale in (8, 4, 2):
         x, y = _spans(job, scale)
@@ -196,7 +221,9 @@ def _pixels(source: Any, job: Any, spec: RowSpec) -> NDArray[np.uint8]:
         # Pillow's and libjpeg's weights for grey
         grey = image.astype(np.int32) @ np.array([19595, 38470, 7471], np.int32)
         image = ((grey + 32768) >> 16).astype(np.uint8)[:, :, None]
-    if spec.interpolation in _THROUGH_OPENCV:
+    if spec.antialias:
+        pixels = _through_pillow(image, x, y, spec)
+    elif spec.interpolation in _THROUGH_OPENCV:
         pixels = _through_opencv(image, x, y, spec, _THROUGH_OPENCV[spec.interpolation])
     elif _is_whole(x, y) and spec.interpolation == "bilinear" and image.shape[2] == 3:
         # colour only: on some machines OpenCV 5 gets edges of one-channel images wrong

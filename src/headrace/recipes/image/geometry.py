@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headrace.core.errors import OptionError
-from headrace.recipes.image.rowspec import INTERPOLATIONS
+from headrace.recipes.image.rowspec import ANTIALIASED, ANTIALIASING, INTERPOLATIONS
 from headrace.recipes.image.view import View
 from headrace.recipes.op import Numbers, Op, Size, as_size, check_probability, check_range
 
@@ -34,9 +34,11 @@ class Geometry(Op, ABC):
         """Apply the step to the views of an order's rows."""
 
 
-def _check_interpolation(op: str, name: str) -> None:
+def _check_interpolation(op: str, name: str, antialias: bool) -> None:
     if name not in INTERPOLATIONS:
         raise OptionError(f"{op}(interpolation={name!r}): expected one of {', '.join(INTERPOLATIONS)}")
+    if antialias and name not in ANTIALIASED:
+        raise OptionError(f"{op}(interpolation={name!r}, antialias=True): {ANTIALIASING}")
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Resize(Geometry):
     size: int | tuple[int, int]
     interpolation: str = "bilinear"
     max_size: int | None = None
+    antialias: bool = False
     shows: ClassVar[str] = "resize"
     resamples: ClassVar[bool] = True
 
@@ -79,22 +82,27 @@ class Resize(Geometry):
 
 
 def resize(
-    size: int | tuple[int, int], *, interpolation: str = "bilinear", max_size: int | None = None
+    size: int | tuple[int, int],
+    *,
+    interpolation: str = "bilinear",
+    max_size: int | None = None,
+    antialias: bool = False,
 ) -> Resize:
     """Resample. One number is the shorter side, the ratio kept; a pair is (height, width).
 
     ``interpolation``: ``"bilinear"`` is fastest; JPEG images are read at a half, a quarter or an eighth of
     their size where that suffices, which also smooths. ``"area"`` averages all pixels; ``"nearest"``,
-    ``"cubic"`` and ``"lanczos"`` are as in OpenCV. ``max_size``: with one number as size, the longer side is
-    at most this.
+    ``"cubic"`` and ``"lanczos"`` are as in OpenCV. ``antialias``: bilinear, cubic and lanczos give the pixels of Pillow's
+    resize but for rounding, and so of torchvision's on its images; slower, as every pixel is read. ``max_size``: with one
+    number as size, the longer side is at most this.
     """
-    _check_interpolation("resize", interpolation)
+    _check_interpolation("resize", interpolation, antialias)
     pair = as_size("resize", size)
     if max_size is not None and (not isinstance(size, int) or max_size <= size):
         raise OptionError(
             f"resize({size!r}, max_size={max_size}): needs one number as size, less than max_size"
         )
-    return Resize(size if isinstance(size, int) else pair, interpolation, max_size)
+    return Resize(size if isinstance(size, int) else pair, interpolation, max_size, bool(antialias))
 
 
 @dataclass(frozen=True)
@@ -137,6 +145,7 @@ class RandomResizedCrop(Geometry):
     scale: tuple[float, float]
     ratio: tuple[float, float]
     interpolation: str
+    antialias: bool = False
     shows: ClassVar[str] = "random_resized_crop"
     draws: ClassVar[int] = 22
     resamples: ClassVar[bool] = True
@@ -191,12 +200,18 @@ def random_resized_crop(
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
     interpolation: str = "bilinear",
+    antialias: bool = False,
 ) -> RandomResizedCrop:
-    """A random part of the image, of random area (a share of the whole) and ratio, resized to ``size``."""
+    """A random part of the image, of random area (a share of the whole) and ratio, resized to ``size``.
+
+    ``interpolation`` and ``antialias`` are as in ``resize``.
+    """
     op = "random_resized_crop"
-    _check_interpolation(op, interpolation)
+    _check_interpolation(op, interpolation, antialias)
     ratio = check_range(op, "ratio", ratio, low=1e-3)
-    return RandomResizedCrop(*as_size(op, size), check_range(op, "scale", scale), ratio, interpolation)
+    return RandomResizedCrop(
+        *as_size(op, size), check_range(op, "scale", scale), ratio, interpolation, bool(antialias)
+    )
 
 
 @dataclass(frozen=True)

@@ -191,15 +191,32 @@ static int job_is_sound(const Job *job) {
            job->clamp[0] < job->clamp[2] && job->clamp[1] < job->clamp[3];
 }
 
-static void fill_axes(Scratch *scratch, const Spec *spec, const Job *job, Span x, Span y, int mirror_x,
-                      int mirror_y) {
+static int fill_taps(Resampler *r, const Spec *spec, const Job *job, Span x, Span y, int mirror_x, int mirror_y) {
+    if (taps_fill(&r->across, spec->method, spec->out_w, x.at, x.size, x.low, x.high) < 0 ||
+        taps_fill(&r->down, spec->method, spec->out_h, y.at, y.size, y.low, y.high) < 0 || filter_ready(r) < 0)
+        return STATUS_NO_MEMORY;
+    if (mirror_x) taps_mirror(&r->across, spec->out_w, x.extent);
+    if (mirror_y) taps_mirror(&r->down, spec->out_h, y.extent);
+    if (job->hflip) taps_flip(&r->across, spec->out_w);
+    if (job->vflip) taps_flip(&r->down, spec->out_h);
+    r->x.low = r->across.low;
+    r->x.high = r->across.high;
+    r->y.low = r->down.low;
+    r->y.high = r->down.high;
+    return STATUS_OK;
+}
+
+static int fill_axes(Scratch *scratch, const Spec *spec, const Job *job, Span x, Span y, int mirror_x,
+                     int mirror_y) {
     Resampler *r = &scratch->resampler;
-    axis_fill(&r->x, spec->out_w, x.at, x.size, x.low, x.high, spec->nearest);
-    axis_fill(&r->y, spec->out_h, y.at, y.size, y.low, y.high, spec->nearest);
+    if (spec->method >= FILTER_LINEAR) return fill_taps(r, spec, job, x, y, mirror_x, mirror_y);
+    axis_fill(&r->x, spec->out_w, x.at, x.size, x.low, x.high, spec->method == NEAREST);
+    axis_fill(&r->y, spec->out_h, y.at, y.size, y.low, y.high, spec->method == NEAREST);
     if (mirror_x) axis_mirror(&r->x, spec->out_w, x.extent);
     if (mirror_y) axis_mirror(&r->y, spec->out_h, y.extent);
     if (job->hflip) axis_flip(&r->x, spec->out_w);
     if (job->vflip) axis_flip(&r->y, spec->out_h);
+    return STATUS_OK;
 }
 
 static int run_jpeg(Scratch *scratch, const Spec *spec, const Job *job, const Source *source, uint8_t *out) {
@@ -209,7 +226,7 @@ static int run_jpeg(Scratch *scratch, const Spec *spec, const Job *job, const So
     if (header.width != job->width || header.height != job->height || header.orientation != job->orientation)
         return STATUS_MISMATCH;
     int o = header.orientation, mirror_x = orientation_mirrors_x(o), mirror_y = orientation_mirrors_y(o);
-    int scale = spec->dct_scaling && !spec->nearest ? 8 : 1;
+    int scale = spec->dct_scaling && spec->method == BETWEEN ? 8 : 1;
     Span x, y;
     for (;; scale /= 2) {
         x = span_of(job->box[0], job->box[2], job->clamp[0], job->clamp[2], job->width, scale, mirror_x);
@@ -217,7 +234,8 @@ static int run_jpeg(Scratch *scratch, const Spec *spec, const Job *job, const So
         if (scale == 1) break;
         if (x.size >= spec->out_w && y.size >= spec->out_h && x.low < x.high && y.low < y.high) break;
     }
-    fill_axes(scratch, spec, job, x, y, mirror_x, mirror_y);
+    status = fill_axes(scratch, spec, job, x, y, mirror_x, mirror_y);
+    if (status != STATUS_OK) return status;
     int descending = mirror_y != (job->vflip != 0);
     if (orientation_transposes(o)) return run_turned(scratch, spec, source, &header, scale, descending, out);
     Resampler *r = &scratch->resampler;
@@ -232,6 +250,7 @@ int job_run(Scratch *scratch, const Spec *spec, const Job *job, const Source *so
     if (source->width != job->width || source->height != job->height) return STATUS_MISMATCH;
     Span x = {job->box[0], job->box[2], job->clamp[0], job->clamp[2], job->width};
     Span y = {job->box[1], job->box[3], job->clamp[1], job->clamp[3], job->height};
-    fill_axes(scratch, spec, job, x, y, 0, 0);
+    int status = fill_axes(scratch, spec, job, x, y, 0, 0);
+    if (status != STATUS_OK) return status;
     return run_array(scratch, spec, source, job->vflip != 0, out);
 }

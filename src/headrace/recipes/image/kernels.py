@@ -228,7 +228,7 @@ def rows_many(
     if out.shape != (len(sources), *spec.shape) or out.dtype != spec.storage_dtype:
         needed = f"{(len(sources), *spec.shape)} of {spec.storage_dtype}"
         raise ValueError(f"out is {out.shape} of {out.dtype}; {needed} is needed")
-    if ws.native is None or spec.interpolation not in ("bilinear", "nearest"):
+    if ws.native is None or spec.method < 0:
         from headrace.recipes.image import fallback
 
         return fallback.rows_many(sources, jobs, out, spec)

@@ -188,13 +188,14 @@ static int parse_spec(PyObject *tuple, Spec *spec) {
     long long max_pixels;
     memset(spec, 0, sizeof *spec); /* padding too: specs are compared as bytes */
     if (!PyArg_ParseTuple(tuple, "iiiiiiiffffffL:spec", &spec->out_h, &spec->out_w, &spec->channels,
-                          &spec->planar, &spec->dtype, &spec->nearest, &spec->dct_scaling, &spec->scale[0],
+                          &spec->planar, &spec->dtype, &spec->method, &spec->dct_scaling, &spec->scale[0],
                           &spec->scale[1], &spec->scale[2], &spec->bias[0], &spec->bias[1], &spec->bias[2],
                           &max_pixels))
         return -1;
     spec->max_pixels = max_pixels;
     if (spec->out_h < 1 || spec->out_w < 1 || spec->out_h > LARGEST || spec->out_w > LARGEST ||
-        (spec->channels != 1 && spec->channels != 3) || spec->dtype < DT_UINT8 || spec->dtype > DT_BFLOAT16) {
+        (spec->channels != 1 && spec->channels != 3) || spec->dtype < DT_UINT8 || spec->dtype > DT_BFLOAT16 || spec->method < BETWEEN ||
+        spec->method > FILTER_LANCZOS) {
         PyErr_SetString(PyExc_ValueError, "spec is out of range");
         return -1;
     }

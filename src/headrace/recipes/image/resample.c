@@ -97,6 +97,8 @@ void resampler_free(Resampler *r) {
     free(r->columns.data);
     free(r->rows.data);
     free(r->tables.data);
+    taps_free(&r->across);
+    taps_free(&r->down);
     memset(r, 0, sizeof *r);
 }
 
@@ -258,11 +260,19 @@ int lanes_use(const char *name) {
     return -1;
 }
 
+static void finish_best(const Resampler *r, const uint8_t *row, int y, uint8_t *out) {
+    finish(r, chosen, row, y, out);
+}
+
 int resample(Resampler *r, RowReader reader, void *context, int x_offset, size_t row_bytes,
              int source_channels, int descending, uint8_t *out) {
     if (chosen == NULL) chosen = lanes_best(); /* every thread finds the same, so a race is harmless */
     const Lanes *lanes = chosen;
     int h = r->spec.out_h, n = r->cols.lanes;
+    if (r->spec.method >= FILTER_LINEAR) {
+        filter_rows(r, reader, context, x_offset, row_bytes, source_channels, descending, finish_best, out);
+        return 0;
+    }
     int direct = r->spec.dtype == DT_UINT8 && (!r->spec.planar || r->spec.channels == 1);
     columns_fill(r, x_offset, row_bytes, source_channels);
     r->slot_row[0] = r->slot_row[1] = -1;

@@ -11,10 +11,12 @@
 
 enum { GROUP = 8, WINDOW = 32, TAPS = 32 };
 enum { DT_UINT8, DT_FLOAT32, DT_FLOAT16, DT_BFLOAT16 };
+/* How pixels become fewer or more: between two of them, the nearest, or by a filter (filters.c). */
+enum { BETWEEN, NEAREST, FILTER_LINEAR, FILTER_CUBIC, FILTER_LANCZOS };
 
 /* What an output row looks like; equal for all jobs of a call. */
 typedef struct {
-    int out_h, out_w, channels, planar, dtype, nearest, dct_scaling;
+    int out_h, out_w, channels, planar, dtype, method, dct_scaling;
     float scale[3], bias[3];
     int64_t max_pixels;
 } Spec;
@@ -70,9 +72,21 @@ typedef struct {
 
 void *buffer_need(Buffer *buffer, size_t size);
 
+/* One axis of a filter: for each output position its first source position, how many there are, and their weights. */
+typedef struct {
+    int32_t *first, *count;
+    int16_t *weight;
+    int stride, most, bits; /* weights of a position; the largest count; fractional bits */
+    int low, high;    /* source positions touched: low <= p < high */
+    Buffer memory, exact;
+    Buffer rows; /* of the vertical axis: rows that are filtered horizontally */
+    size_t row_bytes;
+} Taps;
+
 typedef struct {
     Buffer axes, columns, rows, tables;
     Axis x, y;
+    Taps across, down;
     Columns cols;
     int16_t *slot[2];
     int slot_row[2];
@@ -105,6 +119,18 @@ typedef const uint8_t *(*RowReader)(void *context, int y);
  * the source's rows come in the other order. */
 int resample(Resampler *r, RowReader reader, void *context, int x_offset, size_t row_bytes,
              int source_channels, int descending, uint8_t *out);
+
+/* Filters: as axis_fill, axis_flip and axis_mirror. taps_fill: 0, or -1 when there is no memory. */
+int taps_fill(Taps *taps, int method, int out, double box_at, double box_size, int low, int high);
+void taps_flip(Taps *taps, int out);
+void taps_mirror(Taps *taps, int out, int size);
+void taps_free(Taps *taps);
+/* Makes room for rows; to be called when both axes are filled. 0, or -1 when there is no memory. */
+int filter_ready(Resampler *r);
+/* As resample, which calls it. */
+typedef void (*FinishRow)(const Resampler *r, const uint8_t *row, int y, uint8_t *out);
+void filter_rows(Resampler *r, RowReader reader, void *context, int x_offset, size_t row_bytes,
+                 int source_channels, int descending, FinishRow finish, uint8_t *out);
 
 size_t spec_row_bytes(const Spec *spec);
 uint16_t half_from_float(float value);

@@ -101,10 +101,11 @@ class Resample:
         self.size = size
         self.finish = finish
         self._fresh = fresh
-        names = [step.interpolation for _, step in steps if isinstance(step, Resize | RandomResizedCrop)]
-        interpolation = names[0] if names else "bilinear"
+        ways = [(s.interpolation, s.antialias) for _, s in steps if isinstance(s, Resize | RandomResizedCrop)]
+        interpolation, antialias = ways[0] if ways else ("bilinear", False)
         self._options = {
             "interpolation": interpolation,
+            "antialias": antialias,
             "dct_scaling": dct_scaling,
             "max_pixels": max_pixels,
         }

@@ -53,6 +53,10 @@ STATUS_LIBJPEG = 100
 LAYOUTS = ("HWC", "CHW")
 DTYPES = ("uint8", "float32", "float16", "bfloat16")
 INTERPOLATIONS = ("bilinear", "nearest", "area", "cubic", "lanczos")
+METHODS = ("bilinear", "nearest", "smooth bilinear", "smooth cubic", "smooth lanczos")
+"""Those of the C kernels, in their order."""
+ANTIALIASED = ("bilinear", "cubic", "lanczos")
+ANTIALIASING = "antialiasing is for bilinear, cubic and lanczos"
 LARGEST_SIDE = 1 << 15
 
 
@@ -63,8 +67,10 @@ class RowSpec:
     Float outputs are ``pixel * scale + bias`` per channel, of the pixel rounded to uint8; bfloat16 is stored
     as uint16. ``bilinear`` has half-pixel centres and no antialiasing of its own, as OpenCV's INTER_LINEAR;
     ``nearest`` takes the pixel under the centre. The others go through OpenCV on the box rounded to whole
-    pixels, and are slower. ``dct_scaling``: a JPEG whose box is at least 2, 4 or 8 times as large as the output
-    in both directions is decoded at that fraction of its size, which is faster and antialiases.
+    pixels, and are slower. ``antialias``: bilinear, cubic and lanczos as Pillow has them, but for rounding, with
+    filters that widen as images shrink; nothing is decoded at a lower resolution then. ``dct_scaling``: a JPEG whose box is
+    at least 2, 4 or 8 times as large as the output in both directions is decoded at that fraction of its size, which
+    is faster and antialiases.
     """
 
     out_h: int
@@ -75,6 +81,7 @@ class RowSpec:
     scale: Sequence[float] = (1.0, 1.0, 1.0)
     bias: Sequence[float] = (0.0, 0.0, 0.0)
     interpolation: Interpolation = "bilinear"
+    antialias: bool = False
     dct_scaling: bool = True
     max_pixels: int = MAX_PIXELS
 
@@ -90,6 +97,8 @@ class RowSpec:
         ):
             if value not in possible:
                 raise OptionError(f"{name}={value!r}; possible are {', '.join(possible)}")
+        if self.antialias and self.interpolation not in ANTIALIASED:
+            raise OptionError(f"antialias=True with interpolation={self.interpolation!r}; {ANTIALIASING}")
         for name in ("scale", "bias"):
             values = tuple(float(v) for v in getattr(self, name))
             if len(values) == 1:
@@ -110,6 +119,12 @@ class RowSpec:
         """The dtype in which rows lie in memory."""
         return np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype)
 
+    @property
+    def method(self) -> int:
+        """How the C kernels resample; -1: they cannot."""
+        name = f"smooth {self.interpolation}" if self.antialias else self.interpolation
+        return METHODS.index(name) if name in METHODS else -1
+
     @cached_property
     def packed(self) -> tuple[float, ...]:
         """The spec as the C kernels take it."""
@@ -119,7 +134,7 @@ class RowSpec:
             self.channels,
             int(self.layout == "CHW"),
             DTYPES.index(self.dtype),
-            int(self.interpolation == "nearest"),
+            self.method,
             int(self.dct_scaling),
             *self.scale,
             *self.bias,

@@ -1,0 +1,295 @@
+/* Resampling with filters that widen as images shrink, as Pillow does it.
+ *
+ * Across first, rounded to bytes, then down. Weights are 16 bits wide, with as many fractional bits as the largest
+ * of an axis leaves room for; they add up to one exactly. Pillow's have 22 bits: a pixel in some hundred, half way
+ * between two levels, is rounded the other way. Only the rows that the next output row needs are kept. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "resample.h"
+
+
+static const double half_widths[] = {[FILTER_LINEAR] = 1.0, [FILTER_CUBIC] = 2.0, [FILTER_LANCZOS] = 3.0};
+
+static double sinc(double x) {
+    if (x == 0.0) return 1.0;
+    x *= 3.14159265358979323846;
+    return sin(x) / x;
+}
+
+static double weight_at(int method, double x) {
+    x = fabs(x);
+    if (x >= half_widths[method]) return 0.0;
+    switch (method) {
+    case FILTER_LINEAR: return 1.0 - x;
+    case FILTER_CUBIC: { /* Keys' cubic with a = -1/2 */
+        const double a = -0.5;
+        if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1;
+        return (((x - 5) * x + 8) * x - 4) * a;
+    }
+    default: return sinc(x) * sinc(x / 3);
+    }
+}
+
+/* Fractional bits with which no weight outgrows 16 bits, with some room for what rounding leaves over, and no sum
+ * outgrows 32. */
+static int bits_for(double largest) {
+    int bits = 20;
+    while (bits > 0 && largest * (double)(1 << bits) > 32000.0) bits--;
+    return bits;
+}
+
+/* Rounds weights that add up to one so that they still do: the largest takes what is left over. */
+static void round_weights(const double *exact, int count, int bits, int16_t *weight) {
+    int largest = 0, sum = 0;
+    for (int k = 0; k < count; k++) {
+        weight[k] = (int16_t)lrint(exact[k] * (double)(1 << bits));
+        sum += weight[k];
+        if (exact[k] > exact[largest]) largest = k;
+    }
+    weight[largest] = (int16_t)(weight[largest] + (1 << bits) - sum);
+}
+
+int taps_fill(Taps *taps, int method, int out, double box_at, double box_size, int low, int high) {
+    double step = box_size / out, stretch = step < 1.0 ? 1.0 : step;
+    double reach = half_widths[method] * stretch, largest = 0.0;
+    if (!(reach < (1 << 28))) return -1;
+    size_t most = (size_t)ceil(reach) * 2 + 1, n = (size_t)out;
+    if (most > (size_t)(high - low)) most = (size_t)(high - low);
+    size_t stride = (most + 3) & ~(size_t)3; /* kernels take four at a time; the rest are 0 */
+    double *exact = buffer_need(&taps->exact, n * most * sizeof(double));
+    int32_t *memory = buffer_need(&taps->memory, 2 * n * sizeof(int32_t) + n * stride * sizeof(int16_t));
+    if (exact == NULL || memory == NULL) return -1;
+    taps->first = memory;
+    taps->count = memory + n;
+    taps->weight = (int16_t *)(memory + 2 * n);
+    taps->stride = (int)stride;
+    taps->most = 1;
+    taps->low = high;
+    taps->high = low;
+    for (int i = 0; i < out; i++) {
+        /* counted from the clamp's edge, as if the clamp were all of the image */
+        double centre = box_at - low + (i + 0.5) * step, sum = 0.0, *weight = exact + (size_t)i * most;
+        double begin = centre - reach + 0.5, end = centre + reach + 0.5;
+        /* a box may lie beside its clamp: then the nearest pixel is all there is */
+        int from = begin < 0 ? 0 : begin > high - low - 1 ? high - low - 1 : (int)begin;
+        int until = end > high - low ? high - low : end < from + 1 ? from + 1 : (int)end;
+        int count = until - from;
+        for (int k = 0; k < count; k++)
+            sum += weight[k] = weight_at(method, (k + from - centre + 0.5) * (1.0 / stretch));
+        for (int k = 0; k < count; k++) {
+            weight[k] = fabs(sum) > 1e-9 ? weight[k] / sum : k == 0;
+            if (fabs(weight[k]) > largest) largest = fabs(weight[k]);
+        }
+        taps->first[i] = low + from;
+        taps->count[i] = count;
+        if (count > taps->most) taps->most = count;
+        if (low + from < taps->low) taps->low = low + from;
+        if (low + until > taps->high) taps->high = low + until;
+    }
+    taps->bits = bits_for(largest);
+    memset(taps->weight, 0, n * stride * sizeof(int16_t));
+    for (size_t i = 0; i < n; i++)
+        round_weights(exact + i * most, taps->count[i], taps->bits, taps->weight + i * stride);
+    return 0;
+}
+
+#define SWAP(type, a, b)                                                                                     \
+    do {                                                                                                     \
+        type other = a;                                                                                      \
+        a = b;                                                                                               \
+        b = other;                                                                                           \
+    } while (0)
+
+void taps_flip(Taps *taps, int out) {
+    for (int i = 0, j = out - 1; i < j; i++, j--) {
+        int16_t *one = taps->weight + (size_t)i * (size_t)taps->stride;
+        int16_t *two = taps->weight + (size_t)j * (size_t)taps->stride;
+        SWAP(int32_t, taps->first[i], taps->first[j]);
+        SWAP(int32_t, taps->count[i], taps->count[j]);
+        for (int k = 0; k < taps->stride; k++) SWAP(int16_t, one[k], two[k]);
+    }
+}
+
+void taps_mirror(Taps *taps, int out, int size) {
+    for (int i = 0; i < out; i++) {
+        int16_t *weight = taps->weight + (size_t)i * (size_t)taps->stride;
+        taps->first[i] = size - taps->first[i] - taps->count[i];
+        for (int k = 0, l = taps->count[i] - 1; k < l; k++, l--) SWAP(int16_t, weight[k], weight[l]);
+    }
+    int low = size - taps->high;
+    taps->high = size - taps->low;
+    taps->low = low;
+}
+
+void taps_free(Taps *taps) {
+    free(taps->memory.data);
+    free(taps->exact.data);
+    free(taps->rows.data);
+}
+
+static inline uint8_t to_byte(int32_t sum, int bits) {
+    sum >>= bits;
+    return (uint8_t)(sum < 0 ? 0 : sum > 255 ? 255 : sum);
+}
+
+/* Output pixels from `from` to `until`. */
+static void across_plain(const uint8_t *row, const Taps *taps, int x_offset, int source_channels, int channels,
+                         int from, int until, uint8_t *restrict out) {
+    const int bits = taps->bits;
+    const int32_t half = 1 << bits >> 1;
+    for (int i = from; i < until; i++) {
+        const uint8_t *p = row + (ptrdiff_t)(taps->first[i] - x_offset) * source_channels;
+        const int16_t *weight = taps->weight + (size_t)i * (size_t)taps->stride;
+        int count = taps->count[i];
+        if (source_channels == 3) {
+            int32_t a = half, b = half, c = half;
+            for (int k = 0; k < count; k++, p += 3) {
+                a += p[0] * weight[k];
+                b += p[1] * weight[k];
+                c += p[2] * weight[k];
+            }
+            out[3 * i] = to_byte(a, bits);
+            out[3 * i + 1] = to_byte(b, bits);
+            out[3 * i + 2] = to_byte(c, bits);
+        } else {
+            int32_t a = half;
+            for (int k = 0; k < count; k++) a += p[k] * weight[k];
+            for (int c = 0; c < channels; c++) out[channels * i + c] = to_byte(a, bits);
+        }
+    }
+}
+
+/* Pixels of three channels, a whole one in a vector, two taps at a time. Up to 3 taps of weight 0 and 4 bytes more
+ * are read of the source, and a byte too many is written of the output; so not all pixels of a row are for these. */
+enum { SLACK = 3 * 3 + 4 };
+
+#if defined(__aarch64__)
+#include <arm_neon.h>
+
+static void across_three(const uint8_t *row, const Taps *taps, int x_offset, int until, uint8_t *out) {
+    const int32x4_t half = vdupq_n_s32(1 << taps->bits >> 1), shift = vdupq_n_s32(-taps->bits);
+    for (int i = 0; i < until; i++, out += 3) {
+        const uint8_t *p = row + (ptrdiff_t)(taps->first[i] - x_offset) * 3;
+        const int16_t *weight = taps->weight + (size_t)i * (size_t)taps->stride;
+        int32x4_t one = half, two = vdupq_n_s32(0);
+        for (int k = 0; k < taps->count[i]; k += 4, p += 12, weight += 4) {
+            int16x4_t w = vld1_s16(weight);
+            int16x8_t a = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(p)));
+            int16x8_t b = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(p + 6)));
+            one = vmlal_lane_s16(one, vget_low_s16(a), w, 0);
+            two = vmlal_lane_s16(two, vget_low_s16(vextq_s16(a, a, 3)), w, 1);
+            one = vmlal_lane_s16(one, vget_low_s16(b), w, 2);
+            two = vmlal_lane_s16(two, vget_low_s16(vextq_s16(b, b, 3)), w, 3);
+        }
+        int16x4_t found = vqmovn_s32(vshlq_s32(vaddq_s32(one, two), shift));
+        uint32_t bytes = vget_lane_u32(vreinterpret_u32_u8(vqmovun_s16(vcombine_s16(found, found))), 0);
+        memcpy(out, &bytes, 4);
+    }
+}
+#define ACROSS_THREE across_three
+
+#elif defined(__x86_64__)
+#include <immintrin.h>
+
+__attribute__((target("sse4.1"))) static void across_three(const uint8_t *row, const Taps *taps, int x_offset,
+                                                           int until, uint8_t *out) {
+    const __m128i half = _mm_set1_epi32(1 << taps->bits >> 1), shift = _mm_cvtsi32_si128(taps->bits);
+    /* the first two pixels, and the two after them, as pairs of 16-bit values of one channel */
+    const __m128i near = _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1);
+    const __m128i far = _mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
+    for (int i = 0; i < until; i++, out += 3) {
+        const uint8_t *p = row + (ptrdiff_t)(taps->first[i] - x_offset) * 3;
+        const int16_t *weight = taps->weight + (size_t)i * (size_t)taps->stride;
+        __m128i sum = half;
+        for (int k = 0; k < taps->count[i]; k += 4, p += 12, weight += 4) {
+            int32_t last;
+            memcpy(&last, p + 8, 4);
+            __m128i pixels = _mm_insert_epi32(_mm_loadl_epi64((const __m128i *)p), last, 2);
+            __m128i w = _mm_loadl_epi64((const __m128i *)weight);
+            sum = _mm_add_epi32(sum, _mm_madd_epi16(_mm_shuffle_epi8(pixels, near), _mm_shuffle_epi32(w, 0x00)));
+            sum = _mm_add_epi32(sum, _mm_madd_epi16(_mm_shuffle_epi8(pixels, far), _mm_shuffle_epi32(w, 0x55)));
+        }
+        sum = _mm_sra_epi32(sum, shift);
+        sum = _mm_packus_epi16(_mm_packs_epi32(sum, sum), sum);
+        int32_t bytes = _mm_cvtsi128_si32(sum);
+        memcpy(out, &bytes, 4);
+    }
+}
+#define ACROSS_THREE (__builtin_cpu_supports("sse4.1") ? across_three : NULL)
+
+#else
+#define ACROSS_THREE NULL
+#endif
+
+typedef void (*AcrossThree)(const uint8_t *row, const Taps *taps, int x_offset, int until, uint8_t *out);
+
+/* How many of the output's pixels may be left to AcrossThree, in rows of so many bytes. */
+static int fast_pixels(const Taps *taps, int out_w, int x_offset, size_t row_bytes) {
+    int until = 0; /* (flipped, the pixels that need the end of the row come first) */
+    while (until < out_w - 1) {
+        size_t end = (size_t)(taps->first[until] - x_offset + taps->count[until]) * 3 + SLACK;
+        if (end > row_bytes) break;
+        until++;
+    }
+    return until;
+}
+
+/* Row y lies at place y modulo `ring`; rows are padded to whole blocks. */
+#define DOWN(SUFFIX, TARGET)                                                                                 \
+    TARGET static void down_##SUFFIX(const uint8_t *rows, size_t stride, int ring, int first, int count,      \
+                                     const int16_t *weight, int bits, uint8_t *restrict out, int n) {        \
+        for (int at = 0; at < n; at += DOWN_BLOCK) {                                                         \
+            int32_t sum[DOWN_BLOCK];                                                                         \
+            for (int i = 0; i < DOWN_BLOCK; i++) sum[i] = 1 << bits >> 1;                                    \
+            for (int k = 0, place = first % ring; k < count; k++) {                                          \
+                const uint8_t *row = rows + (size_t)place * stride + at;                                     \
+                int16_t w = weight[k];                                                                       \
+                for (int i = 0; i < DOWN_BLOCK; i++) sum[i] += (int16_t)row[i] * w;                          \
+                place = place + 1 == ring ? 0 : place + 1;                                                   \
+            }                                                                                                \
+            int end = n - at < DOWN_BLOCK ? n - at : DOWN_BLOCK;                                             \
+            uint8_t bytes[DOWN_BLOCK];                                                                       \
+            for (int i = 0; i < DOWN_BLOCK; i++) bytes[i] = to_byte(sum[i], bits);                           \
+            memcpy(out + at, bytes, (size_t)end);                                                            \
+        }                                                                                                    \
+    }
+
+enum { DOWN_BLOCK = 32 };
+DOWN(plain, )
+#if defined(__x86_64__)
+DOWN(avx, __attribute__((target("avx2"))))
+#define DOWN_BEST (__builtin_cpu_supports("avx2") ? down_avx : down_plain)
+#else
+#define DOWN_BEST down_plain
+#endif
+
+int filter_ready(Resampler *r) {
+    r->down.row_bytes = ((size_t)r->cols.lanes + 2 * DOWN_BLOCK) & ~(size_t)(DOWN_BLOCK - 1);
+    return buffer_need(&r->down.rows, (size_t)r->down.most * r->down.row_bytes) == NULL ? -1 : 0;
+}
+
+void filter_rows(Resampler *r, RowReader reader, void *context, int x_offset, size_t row_bytes,
+                 int source_channels, int descending, FinishRow finish, uint8_t *out) {
+    uint8_t *rows = r->down.rows.data;
+    size_t stride = r->down.row_bytes;
+    int ring = r->down.most, h = r->spec.out_h, w = r->spec.out_w, channels = r->spec.channels;
+    int next = r->down.low, fast = 0;
+    AcrossThree three = source_channels == 3 ? ACROSS_THREE : NULL;
+    if (three) fast = fast_pixels(&r->across, w, x_offset, row_bytes);
+    for (int i = 0; i < h; i++) {
+        int y = descending ? h - 1 - i : i;
+        int first = r->down.first[y], count = r->down.count[y];
+        if (next < first) next = first;
+        for (; next < first + count; next++) {
+            const uint8_t *row = reader(context, next);
+            uint8_t *filtered = rows + (size_t)(next % ring) * stride;
+            if (fast) three(row, &r->across, x_offset, fast, filtered);
+            across_plain(row, &r->across, x_offset, source_channels, channels, fast, w, filtered);
+        }
+        const int16_t *weight = r->down.weight + (size_t)y * (size_t)r->down.stride;
+        DOWN_BEST(rows, stride, ring, first, count, weight, r->down.bits, r->line, r->cols.lanes);
+        finish(r, r->line, y, out);
+    }
+}

@@ -92,9 +92,9 @@ def resize(
 
     ``interpolation``: ``"bilinear"`` is fastest; JPEG images are read at a half, a quarter or an eighth of
     their size where that suffices, which also smooths. ``"area"`` averages all pixels; ``"nearest"``,
-    ``"cubic"`` and ``"lanczos"`` are as in OpenCV. ``antialias``: bilinear, cubic and lanczos give the pixels of Pillow's
-    resize but for rounding, and so of torchvision's on its images; slower, as every pixel is read. ``max_size``: with one
-    number as size, the longer side is at most this.
+    ``"cubic"`` and ``"lanczos"`` are as in OpenCV. ``antialias``: bilinear, cubic and lanczos give the pixels of
+    Pillow's resize but for rounding, and so of torchvision's on its images; slower, as every pixel is read.
+    ``max_size``: with one number as size, the longer side is at most this.
     """
     _check_interpolation("resize", interpolation, antialias)
     pair = as_size("resize", size)

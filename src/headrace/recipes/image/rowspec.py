@@ -68,9 +68,9 @@ class RowSpec:
     as uint16. ``bilinear`` has half-pixel centres and no antialiasing of its own, as OpenCV's INTER_LINEAR;
     ``nearest`` takes the pixel under the centre. The others go through OpenCV on the box rounded to whole
     pixels, and are slower. ``antialias``: bilinear, cubic and lanczos as Pillow has them, but for rounding, with
-    filters that widen as images shrink; nothing is decoded at a lower resolution then. ``dct_scaling``: a JPEG whose box is
-    at least 2, 4 or 8 times as large as the output in both directions is decoded at that fraction of its size, which
-    is faster and antialiases.
+    filters that widen as images shrink; nothing is decoded at a lower resolution then. ``dct_scaling``: a JPEG whose
+    box is at least 2, 4 or 8 times as large as the output in both directions is decoded at that fraction of its
+    size, which is faster and antialiases.
     """
 
     out_h: int

@@ -11,8 +11,8 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Tests wait more than they compute, so there are more of them at once than CPUs. A file stays in one process.
 PARALLEL ?= -n 4 --dist loadfile
 
-.PHONY: demo test test-trainers fuzz check wheel bench-single bench-sharing bench-model bench-doctor bench-simulate \
-	papers soak clean system help
+.PHONY: demo test test-trainers fuzz check wheel bench-single bench-dropin bench-sharing bench-model bench-doctor \
+	bench-simulate papers soak clean system help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -70,6 +70,9 @@ wheel: $(VENV)/.installed  ## build an sdist and a wheel into dist/, check them,
 
 bench-single:  ## one job against its peers (QUICK=1 for a few minutes)
 	PYTHON=$(PYTHON) benchmarks/single/run $(if $(QUICK),--quick)
+
+bench-dropin:  ## the import changed and nothing else, against torch's loader (QUICK=1 for a few minutes)
+	PYTHON=$(PYTHON) benchmarks/dropin/run $(if $(QUICK),--quick)
 
 bench-sharing:  ## many jobs at once, sharing or not (QUICK=1 for a few minutes)
 	PYTHON=$(PYTHON) benchmarks/sharing/run $(if $(QUICK),--quick)

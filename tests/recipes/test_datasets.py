@@ -1,4 +1,7 @@
-"""Torchvision's folder datasets are recognised, and give the samples that they give by themselves."""
+"""Torchvision's folder datasets are recognised, and give the samples that they give by themselves.
+
+Here with their own code; what becomes of it by default is in test_translate.py.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +20,12 @@ from headrace.recipes import Recipe, compile_recipe
 from headrace.recipes.datasets import recognise
 from headrace.sources import files
 from tests.recipes.helpers import jpeg, order, picture, png, read_only
+
+
+def plain_recipe(dataset: Any) -> Recipe | None:
+    found = recognise(dataset, files, native=False)
+    return None if found is None else found.recipe
+
 
 FOLDER = "torchvision.datasets.folder"
 TRANSFORMS = "torchvision.transforms.transforms"
@@ -131,7 +140,7 @@ def prepared(recipe: Recipe, indices: list[int], caches: bool = True) -> tuple[l
 
 def test_a_deterministic_dataset_gives_the_very_same_samples(samples: Any) -> None:
     dataset = ImageFolder(samples, transform=Compose([Resize(16), Compose([ToTensor()])]))
-    recipe = recognise(dataset, files)
+    recipe = plain_recipe(dataset)
     assert recipe is not None
     assert recipe.lead == 2
     assert recipe.encoded
@@ -144,7 +153,7 @@ def test_a_deterministic_dataset_gives_the_very_same_samples(samples: Any) -> No
 
 def test_random_transforms_stay_random_and_the_rest_leads(samples: Any) -> None:
     dataset = ImageFolder(samples, transform=Compose([Resize(16), RandomHorizontalFlip(), ToTensor()]))
-    recipe = recognise(dataset, files)
+    recipe = plain_recipe(dataset)
     assert recipe is not None
     assert recipe.lead == 1
     fresh, again = prepared(recipe, [0, 1, 2, 3])
@@ -164,7 +173,7 @@ def test_random_transforms_stay_random_and_the_rest_leads(samples: Any) -> None:
 
 def test_random_steps_on_cached_tensors(samples: Any) -> None:
     dataset = ImageFolder(samples, transform=Compose([Resize(8), ToTensor(), RandomHorizontalFlip()]))
-    recipe = recognise(dataset, files)
+    recipe = plain_recipe(dataset)
     assert recipe is not None
     fresh, again = prepared(recipe, [0, 1])
     for one, other in zip(fresh, again, strict=True):
@@ -173,7 +182,7 @@ def test_random_steps_on_cached_tensors(samples: Any) -> None:
 
 
 def test_pil_images_are_samples_too(samples: Any) -> None:
-    recipe = recognise(ImageFolder(samples), files)
+    recipe = plain_recipe(ImageFolder(samples))
     assert recipe is not None
     for got in prepared(recipe, [0, 2]):
         np.testing.assert_array_equal(got[1][0], picture(22, 30, 2))
@@ -181,7 +190,7 @@ def test_pil_images_are_samples_too(samples: Any) -> None:
 
 def test_target_transforms_and_subsets(samples: Any) -> None:
     dataset = ImageFolder(samples, transform=Resize(8), target_transform=lambda target: target + 0.5)
-    recipe = recognise(Subset(dataset, [3, 0]), files)
+    recipe = plain_recipe(Subset(dataset, [3, 0]))
     assert recipe is not None
     assert len(recipe.source) == 2
     (fresh, _) = prepared(recipe, [0, 1])
@@ -193,7 +202,7 @@ def test_a_loader_of_the_user_s_own_gets_the_path(samples: Any) -> None:
     def load(path: str) -> Any:
         return np.full((2, 2), int(Path(path).stem))
 
-    recipe = recognise(DatasetFolder(samples, loader=load), files)
+    recipe = plain_recipe(DatasetFolder(samples, loader=load))
     assert recipe is not None
     assert not recipe.encoded
     for got in prepared(recipe, [3, 1]):
@@ -202,7 +211,7 @@ def test_a_loader_of_the_user_s_own_gets_the_path(samples: Any) -> None:
 
 def test_equal_datasets_share_and_others_do_not(samples: Any) -> None:
     def prints(*transforms: Any) -> list[str]:
-        recipe = recognise(ImageFolder(samples, transform=Compose(list(transforms))), files)
+        recipe = plain_recipe(ImageFolder(samples, transform=Compose(list(transforms))))
         assert recipe is not None
         return [recipe.fingerprint(form) for form in (Form.DECODED, Form.AUGMENTED)]
 
@@ -251,6 +260,6 @@ def test_what_behaves_otherwise_is_left_alone(samples: Any) -> None:
         None,
         ImageFolder([]),
     ):
-        assert recognise(other, files) is None
-    assert recognise(Harmless(samples), files) is not None
-    assert recognise(Subset(Own(samples), [0]), files) is None
+        assert plain_recipe(other) is None
+    assert plain_recipe(Harmless(samples)) is not None
+    assert plain_recipe(Subset(Own(samples), [0])) is None

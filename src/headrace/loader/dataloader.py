@@ -47,7 +47,7 @@ from headrace.loader.sessions import ErrorBook, Session
 from headrace.loader.state import LoaderState, pack_generator, read_state, set_generator
 from headrace.loader.stateful import is_stateful, load
 from headrace.loader.stats import Stats, snapshot
-from headrace.recipes.datasets import recognise
+from headrace.recipes.datasets import Recognised, recognise
 from headrace.sources import files
 
 T_co = TypeVar("T_co", covariant=True)
@@ -95,6 +95,9 @@ class DataLoader(torch_data.DataLoader[T_co]):
       None: as the environment variable ``HEADRACE_SHARE`` says.
     - ``sampling``: ``"uniform"``, or with ``share`` ``"auto"`` (the default there), ``"opportunistic"`` or
       ``"dependent"``; ``eviction``: what has to go when the shared cache is full (docs/sharing.md).
+    - ``native``: prepare images of torchvision's folder datasets with headrace's kernels, and with its own steps in
+      the place of the transforms that it knows (``loader.stats()`` says which); False leaves all of it to the
+      dataset (docs/dropin.md).
     - ``snapshot_every_n_steps``: how often the states of datasets and samplers that keep one are taken, where batches
       are prepared ahead (0: never). None: with every batch if they are small. Whatever it is, a state that is
       loaded goes on exactly where it was saved; what came after the last one taken is read again.
@@ -133,6 +136,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         share: bool | None = None,
         sampling: str | None = None,
         eviction: str | None = None,
+        native: bool = True,
     ) -> None:
         self._live: weakref.ref[EpochIterator] | None = None
         self._early: Iterator[Any] | None = None
@@ -146,7 +150,9 @@ class DataLoader(torch_data.DataLoader[T_co]):
             "share": share,
             "sampling": sampling,
             "eviction": eviction,
+            "native": native,
         }
+        recognised: Recognised | None = None
         described = recipe_of(refuse_sources(dataset))
         recipe, carried = described if described is not None else (None, None)
         carried = inherit(
@@ -162,8 +168,11 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._own_number = isinstance(num_workers, int) and not isinstance(num_workers, Chosen)
         if recipe is not None:
             dataset = RecipeDataset(recipe, carried)
-        elif (num_workers != 0 and num_workers is not None) or own["cache"] or own["share"]:
-            recipe = recognise(dataset, files) if collate_fn is None else None
+        elif collate_fn is None and (
+            (num_workers != 0 and num_workers is not None) or own["cache"] or own["share"]
+        ):
+            recognised = recognise(dataset, files, native=bool(own["native"]))
+            recipe = None if recognised is None else recognised.recipe
         num_workers = count_workers(num_workers, choose=isinstance(dataset, RecipeDataset))
         self._prefetch = prefetch_factor
         # A recipe cannot change between epochs, so its workers, and what they cached, may stay.
@@ -233,6 +242,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._skips_alone = skips and not told.rebuilt and isinstance(dataset, RecipeDataset)
         self._custom_collate = collate_fn
         self._recipe = recipe
+        self._notes = () if recognised is None else recognised.notes
         self._options: Options = read_options(
             samples=None if self._iterable else _size(dataset),
             described=recipe is not None,
@@ -572,6 +582,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
             "workers": self.num_workers,
             "threads": 1,
             "situation": self._observer.situation(session),
+            "translated": tuple(note.step for note in self._notes if not note.why),
+            "untranslated": tuple(str(note) for note in self._notes if note.why),
         }
         if isinstance(session, RecipeSession) and self.num_workers:
             mine["workers"], mine["threads"] = session.workers

@@ -73,6 +73,7 @@ def read_options(
     ordered: bool,
     sampling: str | None,
     eviction: str | None,
+    native: bool,
 ) -> Options:
     """Check and complete headrace's own parameters.
 
@@ -100,6 +101,8 @@ def read_options(
         )
     if split is not None and not budget:
         raise OptionError(f"split={split!r} has nothing to split; say how large the cache may be with cache=")
+    if not isinstance(native, bool):
+        raise OptionError(f"native={native!r}; write True or False")
     if on_error not in ON_ERROR:
         raise OptionError(f"on_error={on_error!r}; choose one of {', '.join(map(repr, ON_ERROR))}")
     if isinstance(error_budget, bool) or error_budget < 0:

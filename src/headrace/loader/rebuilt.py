@@ -20,6 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "share": None,
     "sampling": None,
     "eviction": None,
+    "native": True,
 }
 """Of the parameters that torch does not have and that belong to the data, not to the process."""
 _COLLATE = (torch_data.default_collate, torch_data.default_convert)

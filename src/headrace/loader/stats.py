@@ -61,6 +61,10 @@ class Stats(msgspec.Struct, frozen=True):
     """Shared memory in use: slots, and what the cache holds."""
     gil_held: float = -1.0
     """Share of the time for which user code held the interpreter lock; negative: not measured."""
+    translated: tuple[str, ...] = ()
+    """Transforms of a torchvision dataset in whose place steps of headrace run."""
+    untranslated: tuple[str, ...] = ()
+    """Those that run as they are, each with the reason."""
     situation: Situation | None = None
     """What ``advice`` is given on."""
 
@@ -105,6 +109,9 @@ class Stats(msgspec.Struct, frozen=True):
             )
         if self.bad_samples:
             lines.append(f"bad         {self.bad_samples} samples (loader.bad_samples)")
+        if self.translated or self.untranslated:
+            own = f"; your own code: {', '.join(self.untranslated)}" if self.untranslated else ""
+            lines.append(f"native      decoding, {', '.join(self.translated) or 'no transform'}{own}")
         advice = self.advice
         if advice is not None:
             lines.append(f"advice      {advice}")

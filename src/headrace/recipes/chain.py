@@ -14,6 +14,7 @@ from headrace.core import random
 from headrace.core.layout import Field
 from headrace.recipes.calls import Call
 from headrace.recipes.image.geometry import Geometry
+from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.pixels import Pixels
 from headrace.recipes.image.resample import PLAIN, Finish, Resample
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
@@ -150,13 +151,13 @@ class Chain:
 
 
 class Builder:
-    """Turns steps into a chain. ``max_pixels`` and ``dct_scaling`` are for stages that read JPEG bytes."""
+    """Turns steps into a chain. ``decode`` and ``dct_scaling`` are for stages that read JPEG bytes."""
 
-    def __init__(self, state: State, *, max_pixels: int | None, dct_scaling: bool) -> None:
+    def __init__(self, state: State, *, decode: Decode | None, dct_scaling: bool) -> None:
         self._state = state
         self._options: dict[str, Any] = {"dct_scaling": dct_scaling}
-        if max_pixels is not None:
-            self._options["max_pixels"] = max_pixels
+        if decode is not None:
+            self._options |= {"max_pixels": decode.max_pixels, "as_stored": not decode.upright}
         self._stages: list[Stage] = []
         self._geometry: list[tuple[int, Geometry]] = []
         self._paint: list[tuple[int, Pixels]] = []

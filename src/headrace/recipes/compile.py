@@ -32,19 +32,19 @@ def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
     whole = caches_decoded and split == len(steps)
     decode = recipe.decoder
     state = State("any")
-    limit: int | None = None
+    image: Decode | None = None
     shape: tuple[int, ...] | None = None
     if isinstance(decode, Decode):
-        state, limit = State("image", decode.size), decode.max_pixels
+        state, image = State("image", decode.size), decode
     elif isinstance(decode, SyntheticDecode):
         shape = decode.shape if decode.shape is not None else getattr(recipe.source, "shape", None)
         state = State("any", known=None if shape is None else Field(shape, "uint8"))
-    lead = Builder(state, max_pixels=limit, dct_scaling=True).build(steps[:split], last=whole)
+    lead = Builder(state, decode=image, dct_scaling=True).build(steps[:split], last=whole)
     rest = Chain([], lead.state, None)
     if not whole:
         # The decoded form is the full image where nothing leads, and what is cut from it must be the same
         # whether it was read in full or in part.
-        builder = Builder(lead.state, max_pixels=limit, dct_scaling=not caches_decoded)
+        builder = Builder(lead.state, decode=image, dct_scaling=not caches_decoded)
         rest = builder.build(steps[split:], last=True)
     first = lead if lead.stages else rest
     decoder: Decoder

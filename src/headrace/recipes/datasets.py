@@ -1,4 +1,5 @@
-"""Torchvision's folder datasets as recipes: the same samples, in forms that can be cached and shared.
+"""Torchvision's folder datasets as recipes: the same samples, prepared by headrace's kernels as far as these know
+how, in forms that can be cached and shared.
 
 Datasets are recognised by what they are, without importing torchvision. One whose ``__getitem__`` is not
 torchvision's own behaves as itself, so it is none of these.
@@ -9,10 +10,12 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from headrace.recipes.calls import Call, deterministic, from_module
+from headrace.recipes.calls import deterministic, from_module
+from headrace.recipes.image.ops import decode
 from headrace.recipes.recipe import Recipe
+from headrace.recipes.translate import Note, as_call, translate
 
 if TYPE_CHECKING:
     from headrace.sources.source import Source
@@ -20,36 +23,22 @@ if TYPE_CHECKING:
 MakeSource = Callable[..., "Source"]
 """``headrace.sources.files``, handed in: recipes and sources know nothing of each other."""
 
-DETERMINISTIC = frozenset(
-    {
-        "CenterCrop",
-        "ConvertImageDtype",
-        "FiveCrop",
-        "Grayscale",
-        "Identity",
-        "Normalize",
-        "PILToTensor",
-        "Pad",
-        "Resize",
-        "RGB",
-        "TenCrop",
-        "ToDtype",
-        "ToImage",
-        "ToImageTensor",
-        "ToPILImage",
-        "ToPureTensor",
-        "ToTensor",
-    }
-)
-"""Torchvision's transforms whose result depends on their input alone."""
-
 _LOADERS = {("torchvision.datasets.folder", "default_loader"), ("torchvision.datasets.folder", "pil_loader")}
 
 
-def recognise(dataset: Any, files: MakeSource) -> Recipe | None:
-    """The recipe that gives the very samples of a torchvision folder dataset (or a subset of one), or None.
+class Recognised(NamedTuple):
+    """A dataset as a recipe."""
 
-    ``files`` makes a source of paths and targets: ``headrace.sources.files``.
+    recipe: Recipe
+    notes: tuple[Note, ...] = ()
+    """What became of each of its transforms; none where they were left as they are."""
+
+
+def recognise(dataset: Any, files: MakeSource, *, native: bool = True) -> Recognised | None:
+    """The recipe that gives the samples of a torchvision folder dataset (or a subset of one), or None.
+
+    ``files`` makes a source of paths and targets: ``headrace.sources.files``. ``native``: images are decoded by
+    headrace, and transforms that it knows become its steps; otherwise everything is the dataset's own code.
     """
     indices: Sequence[int] | None = None
     if _is(dataset, "torch.utils.data.dataset", "Subset"):
@@ -60,11 +49,20 @@ def recognise(dataset: Any, files: MakeSource) -> Recipe | None:
     loader = dataset.loader
     known = (getattr(loader, "__module__", ""), getattr(loader, "__qualname__", "")) in _LOADERS
     source = files([path for path, _ in samples], [target for _, target in samples], encoded=known)
-    return Recipe(
-        source=source,
-        decode=deterministic(pil_decode) if known else deterministic(LoadPath(loader)),
-        augment=_steps(dataset.transform),
-        target_transform=dataset.target_transform,
+    transforms = _flat(dataset.transform)
+    if known and native:
+        steps, notes = translate(transforms)
+        recipe = Recipe(source, decode(upright=False), steps, target_transform=dataset.target_transform)
+        return Recognised(recipe, tuple(notes))
+    why = "native=False" if known else "the dataset has a loader of its own"
+    return Recognised(
+        Recipe(
+            source=source,
+            decode=deterministic(pil_decode) if known else deterministic(LoadPath(loader)),
+            augment=[as_call(transform) for transform in transforms],
+            target_transform=dataset.target_transform,
+        ),
+        tuple(Note(type(transform).__name__, why) for transform in transforms),
     )
 
 
@@ -89,16 +87,13 @@ def _is_folder(dataset: Any) -> bool:
     return all(isinstance(s, tuple | list) and len(s) == 2 and isinstance(s[0], str) for s in samples)
 
 
-def _steps(transform: Any) -> list[Any]:
-    """The transforms one by one, so that the leading deterministic ones can belong to the decoded form."""
+def _flat(transform: Any) -> list[Any]:
+    """The transforms one by one."""
     if transform is None:
         return []
     if from_module(transform, "torchvision") and type(transform).__name__ == "Compose":
-        return [step for inner in transform.transforms for step in _steps(inner)]
-    own = type(transform).__module__.partition(".")[0] == "torchvision"
-    if own and type(transform).__name__ in DETERMINISTIC:
-        return [deterministic(transform)]
-    return [Call(transform, False, "plain")]
+        return [step for inner in transform.transforms for step in _flat(inner)]
+    return [transform]
 
 
 def pil_decode(data: bytes) -> Any:

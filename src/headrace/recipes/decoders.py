@@ -46,7 +46,7 @@ class ImageDecoder:
 
     def run(self, order: Order, blobs: list[Any], keep: Sequence[int]) -> Batch:
         """Arrays, or JPEG bytes where these may stay."""
-        infos = kernels.probe_many(blobs)
+        infos = kernels.probe_many(blobs, as_stored=not self._step.upright)
         values: list[Any] = list(blobs)
         jpeg = infos[:, 0] == 0
         pixels = infos[:, 1].astype(np.int64) * infos[:, 2]
@@ -69,12 +69,13 @@ class ImageDecoder:
         return Batch(values, jpeg if jpeg.any() else None, infos)
 
     def _other(self, order: Order, row: int, values: list[Any]) -> None:
+        step = self._step
         try:
-            values[row] = kernels.decode_any(
-                values[row],
-                mode="RGB" if self._step.mode == "RGB" else "GRAY",
-                max_pixels=self._step.max_pixels,
-            )
+            if step.upright:
+                mode: Any = "RGB" if step.mode == "RGB" else "GRAY"
+                values[row] = kernels.decode_any(values[row], mode=mode, max_pixels=step.max_pixels)
+            else:
+                values[row] = kernels.decode_stored(values[row], mode=step.mode, max_pixels=step.max_pixels)
         except Exception as error:
             order.fault(row, error)
 
@@ -98,7 +99,9 @@ class ImageDecoder:
             outs[at] = array
         blobs = [values[row] for row in rows]
         limit = self._step.max_pixels
-        status = kernels.decode_many(self._workspace, blobs, None, outs, max_pixels=limit)
+        status = kernels.decode_many(
+            self._workspace, blobs, None, outs, max_pixels=limit, as_stored=not self._step.upright
+        )
         for at, row in enumerate(rows):
             if status[at]:
                 order.fault(row, kernels.status_text(int(status[at]), blobs[at]))

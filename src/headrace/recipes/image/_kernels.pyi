@@ -15,6 +15,7 @@ def decode_many(
     origins: Any,
     status: Any,
     max_pixels: int,
+    as_stored: bool,
 ) -> None: ...
 def rows_many(
     workspace: Workspace,

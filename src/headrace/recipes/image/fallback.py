@@ -49,8 +49,18 @@ def probe_many(blobs: Sequence[Blob]) -> NDArray[np.int32]:
     return np.array(rows, np.int32).reshape(len(rows), 5)
 
 
-def _decode(blob: Blob, channels: int, scale: int, max_pixels: int) -> NDArray[np.uint8]:
+def _header(blob: Blob, as_stored: bool) -> formats.Header:
     header = formats.jpeg_header(blob)
+    if not as_stored:
+        return header
+    width, height = header.width, header.height
+    if header.orientation in formats.TRANSPOSES:
+        width, height = height, width
+    return header._replace(width=width, height=height, orientation=1)
+
+
+def _decode(blob: Blob, channels: int, scale: int, max_pixels: int, as_stored: bool) -> NDArray[np.uint8]:
+    header = _header(blob, as_stored)
     if header.too_short(len(memoryview(blob).cast("B"))):
         raise _Failed(STATUS_TRUNCATED)
     if header.kind:
@@ -73,12 +83,13 @@ def decode_many(
     outs: Sequence[NDArray[np.uint8]],
     origins: NDArray[np.int32] | None,
     max_pixels: int,
+    as_stored: bool = False,
 ) -> NDArray[np.int32]:
     """See ``kernels.decode_many``."""
     status = np.zeros(len(blobs), np.int32)
     for i, (blob, out) in enumerate(zip(blobs, outs, strict=True)):
         try:
-            image = _decode(blob, out.shape[2], 1, max_pixels)
+            image = _decode(blob, out.shape[2], 1, max_pixels, as_stored)
             x, y = (0, 0) if origins is None else (int(v) for v in origins[i])
             part = image[y : y + out.shape[0], x : x + out.shape[1]]
             if min(x, y) < 0 or part.shape != out.shape or (origins is None and image.shape != out.shape):
@@ -208,10 +219,10 @@ def _pixels(source: Any, job: Any, spec: RowSpec) -> NDArray[np.uint8]:
     _check(job)
     scale = _scale_of(job, spec)
     if job["is_jpeg"]:
-        if tuple(formats.jpeg_header(source)[:4]) != (0, job["width"], job["height"], job["orientation"]):
-            _decode(source, spec.channels, scale, spec.max_pixels)  # fails where it is no such JPEG
+        found = _header(source, spec.as_stored)[:4]
+        image = _decode(source, spec.channels, scale, spec.max_pixels, spec.as_stored)
+        if tuple(found) != (0, job["width"], job["height"], job["orientation"]):
             raise _Failed(STATUS_MISMATCH)
-        image = _decode(source, spec.channels, scale, spec.max_pixels)
     else:
         image = source
         if image.shape[:2] != (job["height"], job["width"]):

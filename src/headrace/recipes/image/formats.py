@@ -321,6 +321,17 @@ def decode_any(blob: Blob, *, mode: Mode = "RGB", max_pixels: int = MAX_PIXELS) 
     return _converted(image, mode)
 
 
+def decode_stored(blob: Blob, *, mode: str = "RGB", max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
+    """Decode an image of any format as ``Image.open(...).convert(mode)`` of Pillow does, to (h, w, channels)."""
+    from PIL import Image
+
+    data = memoryview(blob).cast("B")
+    with Image.open(io.BytesIO(data)) as image:
+        check_size(image.width, image.height, max_pixels)
+        pixels = np.asarray(image.convert(mode))
+    return pixels if pixels.ndim == 3 else pixels[:, :, None]
+
+
 def _converted(image: NDArray[Any], mode: Mode) -> NDArray[Any]:
     channels = image.shape[2]
     if mode == "GRAY" and channels >= 3:

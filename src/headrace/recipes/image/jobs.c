@@ -13,8 +13,14 @@ void scratch_free(Scratch *scratch) {
     memset(scratch, 0, sizeof *scratch);
 }
 
-static int open_jpeg(Scratch *scratch, const Source *source, int64_t max_pixels, Header *header) {
+/* `as_stored`: whatever EXIF says of how to turn it, the image is shown as it is stored. */
+static int open_jpeg(Scratch *scratch, const Source *source, int64_t max_pixels, int as_stored, Header *header) {
     header_read(source->bytes, source->size, header);
+    if (as_stored) {
+        header->orientation = 1;
+        header->width = header->stored_width;
+        header->height = header->stored_height;
+    }
     if (header_too_short(header, source->size)) return STATUS_TRUNCATED;
     if (header->kind != 0) return STATUS_NOT_NATIVE;
     if ((int64_t)header->width * header->height > max_pixels) return STATUS_TOO_LARGE;
@@ -58,9 +64,9 @@ static void copy_strided(const uint8_t *from, ptrdiff_t dx, ptrdiff_t dy, int ch
 }
 
 int decode_part(Scratch *scratch, const Source *source, int x, int y, int width, int height, int channels,
-                int whole, int64_t max_pixels, uint8_t *out) {
+                int whole, int64_t max_pixels, int as_stored, uint8_t *out) {
     Header header;
-    int status = open_jpeg(scratch, source, max_pixels, &header);
+    int status = open_jpeg(scratch, source, max_pixels, as_stored, &header);
     if (status != STATUS_OK) return status;
     if (x < 0 || y < 0 || width < 1 || height < 1 || width > header.width - x || height > header.height - y)
         return STATUS_MISMATCH;
@@ -221,7 +227,7 @@ static int fill_axes(Scratch *scratch, const Spec *spec, const Job *job, Span x,
 
 static int run_jpeg(Scratch *scratch, const Spec *spec, const Job *job, const Source *source, uint8_t *out) {
     Header header;
-    int status = open_jpeg(scratch, source, spec->max_pixels, &header);
+    int status = open_jpeg(scratch, source, spec->max_pixels, spec->as_stored, &header);
     if (status != STATUS_OK) return status;
     if (header.width != job->width || header.height != job->height || header.orientation != job->orientation)
         return STATUS_MISMATCH;

@@ -31,9 +31,9 @@ void scratch_free(Scratch *scratch);
 /* Resamples a job's box into `out`. The resampler must be prepared for `spec`. Returns a status. */
 int job_run(Scratch *scratch, const Spec *spec, const Job *job, const Source *source, uint8_t *out);
 
-/* Decodes a part of a JPEG (as shown, after orientation) into `out`; `whole`: the part must be all of it.
- * Returns a status. */
+/* Decodes a part of a JPEG (as shown, after orientation) into `out`; `whole`: the part must be all of it;
+ * `as_stored`: orientation is not looked at. Returns a status. */
 int decode_part(Scratch *scratch, const Source *source, int x, int y, int width, int height, int channels,
-                int whole, int64_t max_pixels, uint8_t *out);
+                int whole, int64_t max_pixels, int as_stored, uint8_t *out);
 
 #endif

@@ -45,6 +45,7 @@ __all__ = [
     "Workspace",
     "decode_any",
     "decode_many",
+    "decode_stored",
     "describe",
     "load_libjpeg",
     "probe_many",
@@ -92,7 +93,8 @@ def _works() -> bool:
     status = np.ones(2, np.int32)
     whole, part = np.zeros((20, 24, 3), np.uint8), np.zeros((3, 5, 3), np.uint8)
     origins = np.array([[0, 0], [17, 16]], np.int32)
-    _kernels.decode_many(_kernels.Workspace(), [_TRIAL, _TRIAL], [whole, part], origins, status, MAX_PIXELS)
+    ws = _kernels.Workspace()
+    _kernels.decode_many(ws, [_TRIAL, _TRIAL], [whole, part], origins, status, MAX_PIXELS, False)
     close = np.abs(whole[[4, 17], 12].astype(int) - [[20, 90, 220], [200, 60, 30]]).max() < 16
     return bool(not status.any() and close and (part == whole[16:19, 17:22]).all())
 
@@ -164,19 +166,24 @@ class Workspace:
         self.native = _kernels.Workspace() if NATIVE else None
 
 
-def probe_many(blobs: Sequence[Blob]) -> NDArray[np.int32]:
+def probe_many(blobs: Sequence[Blob], *, as_stored: bool = False) -> NDArray[np.int32]:
     """Read the headers of encoded images: (n, 5), columns as in ``PROBE``.
 
     ``kind`` 0 is a JPEG that ``decode_many`` and ``rows_many`` take (8 bits, 1 or 3 components, not too short for
     its size); 1 is anything else, with width and height 0, for ``decode_any``. Width and height are as shown, after
-    EXIF orientation.
+    EXIF orientation; ``as_stored``: before it, and the orientation is 1.
     """
     if not NATIVE:
         from headrace.recipes.image import fallback
 
-        return fallback.probe_many(blobs)
-    out = np.empty((len(blobs), 5), np.int32)
-    _kernels.probe_many(blobs, out)
+        out = fallback.probe_many(blobs)
+    else:
+        out = np.empty((len(blobs), 5), np.int32)
+        _kernels.probe_many(blobs, out)
+    if as_stored:
+        turned = out[:, 3] >= 5
+        out[turned, 1:3] = out[turned, 2:0:-1]
+        out[:, 3] = 1
     return out
 
 
@@ -187,6 +194,13 @@ def decode_any(blob: Blob, *, mode: Mode = "RGB", max_pixels: int = MAX_PIXELS) 
     return formats.decode_any(blob, mode=mode, max_pixels=max_pixels)
 
 
+def decode_stored(blob: Blob, *, mode: str = "RGB", max_pixels: int = MAX_PIXELS) -> NDArray[Any]:
+    """Decode an image of any format as Pillow does; see ``formats.decode_stored``."""
+    from headrace.recipes.image import formats
+
+    return formats.decode_stored(blob, mode=mode, max_pixels=max_pixels)
+
+
 def decode_many(
     ws: Workspace,
     blobs: Sequence[Blob],
@@ -195,21 +209,23 @@ def decode_many(
     *,
     origins: NDArray[np.int32] | None = None,
     max_pixels: int = MAX_PIXELS,
+    as_stored: bool = False,
 ) -> NDArray[np.int32]:
     """Decode JPEGs of kind 0, turned as shown, straight into ``outs``; a status each, 0 where all is well.
 
     Each out is a C-contiguous writable uint8 array of shape (height, width, 3), or 1 for grey. With
     ``origins``, (n, 2) of x and y, each out receives the part of its size that starts there, and only that part
     is decoded. ``infos`` may be None: headers are read again, as what is decoded must be what was measured.
+    ``as_stored``: images are not turned.
     """
     if origins is not None:
         origins = np.ascontiguousarray(origins, np.int32)
     if ws.native is None:
         from headrace.recipes.image import fallback
 
-        return fallback.decode_many(blobs, outs, origins, max_pixels)
+        return fallback.decode_many(blobs, outs, origins, max_pixels, as_stored)
     status = np.zeros(len(blobs), np.int32)
-    _kernels.decode_many(ws.native, blobs, outs, origins, status, max_pixels)
+    _kernels.decode_many(ws.native, blobs, outs, origins, status, max_pixels, as_stored)
     return status
 
 
@@ -277,5 +293,5 @@ def _libjpeg_text(blob: Blob) -> str:
         return ""
     ws = _kernels.Workspace()
     out = np.empty((height, width, 3), np.uint8)
-    _kernels.decode_many(ws, [blob], [out], None, np.zeros(1, np.int32), MAX_PIXELS)
+    _kernels.decode_many(ws, [blob], [out], None, np.zeros(1, np.int32), MAX_PIXELS, False)
     return _kernels.explain(ws)

@@ -120,7 +120,7 @@ done:
     return result;
 }
 
-/* ---- decode_many(workspace, blobs, outs, origins, status, max_pixels) ---- */
+/* ---- decode_many(workspace, blobs, outs, origins, status, max_pixels, as_stored) ---- */
 
 static PyObject *decode_many(PyObject *module, PyObject *args) {
     (void)module;
@@ -128,8 +128,9 @@ static PyObject *decode_many(PyObject *module, PyObject *args) {
     Workspace *ws;
     Py_buffer status;
     long long max_pixels;
-    if (!PyArg_ParseTuple(args, "O!OOOw*L:decode_many", workspace_type, &ws, &blobs, &outs, &origins_object,
-                          &status, &max_pixels))
+    int as_stored;
+    if (!PyArg_ParseTuple(args, "O!OOOw*Lp:decode_many", workspace_type, &ws, &blobs, &outs, &origins_object,
+                          &status, &max_pixels, &as_stored))
         return NULL;
     PyObject *from = NULL, *into = NULL, *result = NULL;
     Views views = {NULL, 0};
@@ -167,7 +168,7 @@ static PyObject *decode_many(PyObject *module, PyObject *args) {
         int x = origins ? origins[2 * i] : 0, y = origins ? origins[2 * i + 1] : 0;
         ((int32_t *)status.buf)[i] =
             decode_part(&ws->scratch, &blob, x, y, targets[i].width, targets[i].height, targets[i].channels,
-                        origins == NULL, max_pixels, (uint8_t *)targets[i].bytes);
+                        origins == NULL, max_pixels, as_stored, (uint8_t *)targets[i].bytes);
     }
     Py_END_ALLOW_THREADS;
     ws->busy = 0;
@@ -187,8 +188,8 @@ static int parse_spec(PyObject *tuple, Spec *spec) {
     enum { LARGEST = 1 << 15 };
     long long max_pixels;
     memset(spec, 0, sizeof *spec); /* padding too: specs are compared as bytes */
-    if (!PyArg_ParseTuple(tuple, "iiiiiiiffffffL:spec", &spec->out_h, &spec->out_w, &spec->channels,
-                          &spec->planar, &spec->dtype, &spec->method, &spec->dct_scaling, &spec->scale[0],
+    if (!PyArg_ParseTuple(tuple, "iiiiiiipffffffL:spec", &spec->out_h, &spec->out_w, &spec->channels,
+                          &spec->planar, &spec->dtype, &spec->method, &spec->dct_scaling, &spec->as_stored, &spec->scale[0],
                           &spec->scale[1], &spec->scale[2], &spec->bias[0], &spec->bias[1], &spec->bias[2],
                           &max_pixels))
         return -1;
@@ -347,7 +348,7 @@ static PyObject *check_kernels(PyObject *module, PyObject *args) {
 static PyMethodDef methods[] = {
     {"probe_many", probe_many, METH_VARARGS, "probe_many(blobs, out): read headers into int32 (n, 5)"},
     {"decode_many", decode_many, METH_VARARGS,
-     "decode_many(workspace, blobs, outs, origins, status, max_pixels): decode whole images or parts"},
+     "decode_many(workspace, blobs, outs, origins, status, max_pixels, as_stored): decode whole images or parts"},
     {"rows_many", rows_many, METH_VARARGS,
      "rows_many(workspace, sources, jobs, out, status, spec): resample a box of each source into a row"},
     {"explain", explain, METH_VARARGS, "explain(workspace): libjpeg's words for the last failure"},

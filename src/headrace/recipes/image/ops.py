@@ -28,6 +28,7 @@ class Decode(Op):
 
     mode: str
     max_pixels: int
+    upright: bool = True
     shows: ClassVar[str] = "image.decode"
 
     @property
@@ -44,17 +45,18 @@ class Decode(Op):
             )
 
 
-def decode(mode: str = "RGB", *, max_pixels: int = MAX_PIXELS) -> Decode:
+def decode(mode: str = "RGB", *, max_pixels: int = MAX_PIXELS, upright: bool = True) -> Decode:
     """Decode JPEG, PNG, WebP, BMP, TIFF and PNM images to uint8, turned upright as their EXIF data says.
 
     ``mode``: ``"RGB"`` for three channels, ``"L"`` for one of grey. JPEG images are read only as far, and only
-    at the resolution, that the crops and resizes after it need.
+    at the resolution, that the crops and resizes after it need. ``upright=False``: images as they are stored,
+    whatever EXIF says, and other formats than JPEG by Pillow: what torchvision's loaders give.
     """
     if mode not in _CHANNELS:
         raise OptionError(f"decode(mode={mode!r}): expected 'RGB' or 'L'")
     if max_pixels <= 0:
         raise OptionError(f"decode(max_pixels={max_pixels}): must be positive")
-    return Decode(mode, int(max_pixels))
+    return Decode(mode, int(max_pixels), bool(upright))
 
 
 normalize = normalise

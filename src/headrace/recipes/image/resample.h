@@ -16,7 +16,7 @@ enum { BETWEEN, NEAREST, FILTER_LINEAR, FILTER_CUBIC, FILTER_LANCZOS };
 
 /* What an output row looks like; equal for all jobs of a call. */
 typedef struct {
-    int out_h, out_w, channels, planar, dtype, method, dct_scaling;
+    int out_h, out_w, channels, planar, dtype, method, dct_scaling, as_stored;
     float scale[3], bias[3];
     int64_t max_pixels;
 } Spec;

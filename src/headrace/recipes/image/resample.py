@@ -95,6 +95,7 @@ class Resample:
         *,
         fresh: bool = False,
         dct_scaling: bool = True,
+        as_stored: bool = False,
         max_pixels: int = MAX_PIXELS,
     ) -> None:
         self.steps = steps
@@ -107,6 +108,7 @@ class Resample:
             "interpolation": interpolation,
             "antialias": antialias,
             "dct_scaling": dct_scaling,
+            "as_stored": as_stored,
             "max_pixels": max_pixels,
         }
         fills = [step.fill for _, step in steps if isinstance(step, RandomCrop) and step.pads]

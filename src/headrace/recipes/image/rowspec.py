@@ -70,7 +70,8 @@ class RowSpec:
     pixels, and are slower. ``antialias``: bilinear, cubic and lanczos as Pillow has them, but for rounding, with
     filters that widen as images shrink; nothing is decoded at a lower resolution then. ``dct_scaling``: a JPEG whose
     box is at least 2, 4 or 8 times as large as the output in both directions is decoded at that fraction of its
-    size, which is faster and antialiases.
+    size, which is faster and antialiases. ``as_stored``: jobs are about JPEGs as they are stored, however EXIF would
+    turn them.
     """
 
     out_h: int
@@ -83,6 +84,7 @@ class RowSpec:
     interpolation: Interpolation = "bilinear"
     antialias: bool = False
     dct_scaling: bool = True
+    as_stored: bool = False
     max_pixels: int = MAX_PIXELS
 
     def __post_init__(self) -> None:
@@ -136,6 +138,7 @@ class RowSpec:
             DTYPES.index(self.dtype),
             self.method,
             int(self.dct_scaling),
+            int(self.as_stored),
             *self.scale,
             *self.bias,
             self.max_pixels,

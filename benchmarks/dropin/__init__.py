@@ -1,0 +1,1 @@
+"""The import changed and nothing else."""

@@ -1,0 +1,164 @@
+"""Translated pipelines against torchvision itself, where it is installed: step by step, and from end to end."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+pytest.importorskip("torchvision")
+
+from torchvision import datasets
+from torchvision import transforms as v1
+from torchvision.transforms import v2
+
+import headrace as hr
+from headrace.recipes import Recipe
+from headrace.recipes.calls import Call
+from headrace.recipes.datasets import recognise
+from headrace.recipes.image.view import View
+from headrace.recipes.translate import translate
+from headrace.sources import files
+from tests.recipes.helpers import rows
+from tests.recipes.test_kernels import picture
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+BICUBIC = v1.InterpolationMode.BICUBIC
+ENDS = {
+    "v1": [v1.ToTensor(), v1.Normalize(MEAN, STD)],
+    "v2": [v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)],
+    "v2, tensors first": [v2.ToDtype(torch.float32, scale=True), v2.Normalize(MEAN, STD)],
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two classes with photos of many sizes."""
+    place = tmp_path_factory.mktemp("photos")
+    for number in range(12):
+        folder = place / "ab"[number % 2]
+        folder.mkdir(exist_ok=True)
+        photo = Image.fromarray(picture(180 + 23 * number, 320 - 17 * number, number))
+        photo.save(folder / f"{number:02}.jpg", quality=88, subsampling=number % 3)
+    return place
+
+
+def recipe_of(dataset: Any) -> Recipe:
+    """All of it is translated."""
+    found = recognise(dataset, files)
+    assert found is not None
+    assert not [note for note in found.notes if note.why], found.notes
+    assert not any(isinstance(step, Call) for step in found.recipe.steps)
+    return found.recipe
+
+
+def levels_apart(found: Any, want: torch.Tensor, std: Any = STD) -> np.ndarray:
+    scale = 255 * np.asarray(std)[:, None, None]
+    return np.abs((np.asarray(found, np.float64) - want.double().numpy()) * scale)
+
+
+STEPS: dict[str, Any] = {
+    "resize": lambda t: t.Resize(96),
+    "resize, bicubic": lambda t: t.Resize(96, interpolation=BICUBIC),
+    "resize, larger": lambda t: t.Resize((400, 500)),
+    "resize, max size": lambda t: t.Resize(96, max_size=120),
+    "center crop": lambda t: t.CenterCrop(100),
+    "center crop, padded": lambda t: t.CenterCrop(400),
+    "whole crop": lambda t: t.Compose([t.CenterCrop(128), t.RandomResizedCrop(96, (1, 1), (1, 1))]),
+    "crop of all": lambda t: t.Compose([t.CenterCrop(128), t.RandomCrop(128)]),
+    "padded crop of all": lambda t: t.Compose([t.CenterCrop(128), t.RandomCrop(136, padding=4)]),
+    "reflected": lambda t: t.Compose([t.CenterCrop(64), t.RandomCrop(72, padding=4, padding_mode="reflect")]),
+    "flip": lambda t: t.RandomHorizontalFlip(1.0),
+    "vertical flip": lambda t: t.RandomVerticalFlip(1.0),
+    "no flip": lambda t: t.RandomHorizontalFlip(0.0),
+    "grey": lambda t: t.Grayscale(3),
+    "random grey": lambda t: t.RandomGrayscale(1.0),
+    "brightness": lambda t: t.ColorJitter(brightness=(1.3, 1.3)),
+    "contrast": lambda t: t.ColorJitter(contrast=(0.6, 0.6)),
+    "saturation": lambda t: t.ColorJitter(saturation=(1.7, 1.7)),
+    "hue": lambda t: t.ColorJitter(hue=(0.2, 0.2)),
+    "blur": lambda t: t.GaussianBlur(5, (1.3, 1.3)),
+    "blur, oblong": lambda t: t.GaussianBlur((3, 9), (2.0, 2.0)),
+}
+LOOSER = {"hue": (12.0, 1.5), "saturation": (3.5, 1.0), "brightness": (1.6, 0.9), "contrast": (1.6, 0.9)}
+"""Colours go through 8 bits there, and through others here: levels apart at most, and on average."""
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize("name", STEPS)
+def test_step_by_step(root: Path, name: str, end: str) -> None:
+    kind = v1 if end == "v1" else v2
+    first = [v2.ToImage()] if end == "v2, tensors first" else []
+    dataset = datasets.ImageFolder(
+        root, transform=kind.Compose([*first, STEPS[name](kind), kind.CenterCrop(90), *ENDS[end]])
+    )
+    recipe = recipe_of(dataset)
+    most, mean = LOOSER.get(name, (2.6, 0.5))
+    for index in range(0, 12, 3):
+        want, target = dataset[index]
+        (found, label) = rows(recipe, [index])
+        apart = levels_apart(found[0], want)
+        assert label[0] == target
+        assert apart.mean() <= mean, (index, apart.mean(), apart.max())
+        assert apart.max() <= most, (index, apart.mean(), apart.max())
+
+
+@pytest.mark.parametrize("kind", [v1, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize("cache", [None, "64MiB"])
+def test_from_end_to_end(root: Path, kind: Any, cache: Any) -> None:
+    end = ENDS["v1" if kind is v1 else "v2"]
+    dataset = datasets.ImageFolder(root, transform=kind.Compose([kind.Resize(80), kind.CenterCrop(64), *end]))
+    theirs = torch.utils.data.DataLoader(dataset, batch_size=5)
+    with hr.DataLoader(dataset, batch_size=5, num_workers=2, cache=cache) as loader:
+        for _ in range(2):
+            for (images, labels), (want, want_labels) in zip(loader, theirs, strict=True):
+                assert (images.dtype, images.shape, images.stride()) == (
+                    want.dtype,
+                    want.shape,
+                    want.stride(),
+                )
+                assert levels_apart(images[0], want[0]).mean() < 0.5
+                assert torch.equal(labels, want_labels)
+        assert loader.stats().untranslated == ()
+
+
+@pytest.mark.parametrize(
+    ("scale", "ratio"), [((0.08, 1.0), (3 / 4, 4 / 3)), ((0.5, 0.9), (0.5, 2.0)), ((0.9, 1.0), (2.0, 3.0))]
+)
+def test_random_crops_are_distributed_as_theirs(scale: Any, ratio: Any) -> None:
+    width, height, count = 500, 375, 8000
+    torch.manual_seed(0)
+    image = torch.empty(3, height, width)
+    theirs = np.array(
+        [v1.RandomResizedCrop.get_params(image, list(scale), list(ratio)) for _ in range(count)]
+    )
+    step = translate([v1.RandomResizedCrop(224, scale, ratio), v1.PILToTensor()])[0][0]
+    view = View(np.full(count, float(width)), np.full(count, float(height)))
+    numbers = np.random.default_rng(0).random((count, step.draws))
+    step.fold(view, numbers)
+    ours = np.stack([view.y.low, view.x.low, view.y.high - view.y.low, view.x.high - view.x.low], axis=1)
+    for share in (0.1, 0.25, 0.5, 0.75, 0.9):
+        one, two = np.quantile(theirs, share, axis=0), np.quantile(ours, share, axis=0)
+        assert np.abs(one - two).max() < 0.03 * width, (share, one, two)
+    spread = theirs.std(axis=0)
+    assert (np.abs(theirs.mean(axis=0) - ours.mean(axis=0)) <= 6 * spread * (2 / count) ** 0.5 + 1e-9).all()
+
+
+@pytest.mark.parametrize("value", [0, 0.5, "random"])
+def test_erasing(root: Path, value: Any) -> None:
+    end = [v1.ToTensor(), v1.Normalize(MEAN, STD)]
+    plain = datasets.ImageFolder(root, transform=v1.Compose([v1.Resize((64, 64)), *end]))
+    dataset = datasets.ImageFolder(
+        root, transform=v1.Compose([v1.Resize((64, 64)), *end, v1.RandomErasing(1.0, value=value)])
+    )
+    (found, _) = rows(recipe_of(dataset), list(range(12)))
+    for index in range(12):
+        changed = levels_apart(found[index], plain[index][0]).max(axis=0) > 4
+        area = changed.mean()
+        assert 0.01 < area < 0.4
+        if value != "random":
+            assert np.unique(found[index][:, changed]).tolist() == [value]

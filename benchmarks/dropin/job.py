@@ -71,7 +71,7 @@ def main() -> None:
         from headrace import DataLoader  # type: ignore[assignment]
 
         if args.loader == "headrace, cached":
-            options["cache"] = "3GiB"
+            options["cache"] = len(dataset) * 800_000  # all of them, decoded
         if args.loader == "headrace, native=False":
             options["native"] = False
     loader = DataLoader(dataset, **options)

@@ -43,7 +43,12 @@ RANDOM = transforms.Compose(
 
 
 @pytest.mark.parametrize(
-    "options", [{"num_workers": 2}, {"num_workers": 0}, {"num_workers": 2, "cache": "64MiB"}]
+    "options",
+    [
+        {"num_workers": 2, "native": False},
+        {"num_workers": 0},
+        {"num_workers": 2, "cache": "64MiB", "native": False},
+    ],
 )
 def test_a_deterministic_image_folder_is_equal_to_the_bit(root, options):
     dataset = torchvision.datasets.ImageFolder(root, DETERMINISTIC)

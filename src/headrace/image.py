@@ -1,6 +1,7 @@
 """Image steps for recipes: ``decode`` goes into ``decode=``, all others into ``augment=[...]``."""
 
 from headrace.recipes.image.ops import (
+    auto_augment,
     center_crop,
     color_jitter,
     decode,
@@ -10,16 +11,19 @@ from headrace.recipes.image.ops import (
     layout,
     normalise,
     normalize,
+    rand_augment,
     random_crop,
     random_erasing,
     random_resized_crop,
     resize,
     rotation,
     to_float,
+    trivial_augment,
     vertical_flip,
 )
 
 __all__ = [
+    "auto_augment",
     "center_crop",
     "color_jitter",
     "decode",
@@ -29,11 +33,13 @@ __all__ = [
     "layout",
     "normalise",
     "normalize",
+    "rand_augment",
     "random_crop",
     "random_erasing",
     "random_resized_crop",
     "resize",
     "rotation",
     "to_float",
+    "trivial_augment",
     "vertical_flip",
 ]

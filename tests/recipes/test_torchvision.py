@@ -14,12 +14,13 @@ pytest.importorskip("torchvision")
 
 from torchvision import datasets
 from torchvision import transforms as v1
-from torchvision.transforms import v2
+from torchvision.transforms import autoaugment, v2
 
 import headrace as hr
 from headrace.recipes import Recipe
 from headrace.recipes.calls import Call
 from headrace.recipes.datasets import recognise
+from headrace.recipes.image import policies
 from headrace.recipes.image.view import View
 from headrace.recipes.translate import translate
 from headrace.sources import files
@@ -169,3 +170,51 @@ def test_erasing(root: Path, value: Any) -> None:
         assert 0.01 < area < 0.4
         if value != "random":
             assert np.unique(found[index][:, changed]).tolist() == [value]
+
+
+OPERATIONS = sorted({*policies.RAND, "Invert"})
+
+
+@pytest.mark.parametrize("fill", [None, 128])
+@pytest.mark.parametrize("wide", [False, True], ids=["rand", "trivial"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operations_of_policies(name: str, wide: bool, fill: Any) -> None:
+    """With every magnitude, to the bit."""
+    size, bins = (75, 110), 31
+    theirs = v1.TrivialAugmentWide(bins) if wide else v1.RandAugment(num_magnitude_bins=bins)
+    space = theirs._augmentation_space(bins) if wide else theirs._augmentation_space(bins, size)
+    source = picture(size[1], size[0])
+    step: Any = hr.image.rand_augment(fill=fill or 0)
+    if wide:
+        step = hr.image.trivial_augment(num_magnitude_bins=bins, fill=fill or 0)
+    nearest, fills = v1.InterpolationMode.NEAREST, [fill] * 3 if fill else None
+    for at in range(bins) if name in space and space[name][0].ndim else [None]:
+        amount = 0.0 if at is None else float(space[name][0][at].item())
+        for sign in (1, -1) if name in space and space[name][1] else (1,):
+            want = autoaugment._apply_op(Image.fromarray(source), name, sign * amount, nearest, fills)
+            found = step.apply(source, [(name, at, sign < 0)])
+            np.testing.assert_array_equal(found, np.asarray(want), err_msg=f"{name} {at} {sign}")
+
+
+def test_the_policy_of_imagenet() -> None:
+    assert hr.image.auto_augment().policy == tuple(v1.AutoAugment().policies)
+
+
+@pytest.mark.parametrize("kind", [v1, v2], ids=["v1", "v2"])
+@pytest.mark.parametrize("name", ["RandAugment", "TrivialAugmentWide", "AutoAugment"])
+def test_policies_choose_as_theirs(root: Path, kind: Any, name: str) -> None:
+    """How often an image comes out changed, and by how much, over many draws."""
+    end = [v1.ToTensor()] if kind is v1 else [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+    dataset = datasets.ImageFolder(
+        root, transform=kind.Compose([kind.CenterCrop(64), getattr(kind, name)(), *end])
+    )
+    recipe = recipe_of(dataset)
+    plain = datasets.ImageFolder(root, transform=v1.Compose([v1.CenterCrop(64), v1.ToTensor()]))[0][0]
+    draws = 600
+    torch.manual_seed(0)
+    ours = [np.abs(rows(recipe, [0], epoch=epoch)[0][0] - plain.numpy()).mean() for epoch in range(draws)]
+    theirs = [(dataset[0][0] - plain).abs().mean().item() for _ in range(draws)]
+    spread = (np.std(ours) + np.std(theirs)) / 2
+    assert abs(np.mean(ours) - np.mean(theirs)) < 5 * spread * (2 / draws) ** 0.5
+    same = [np.mean(np.asarray(found) < 1e-6) for found in (ours, theirs)]
+    assert abs(same[0] - same[1]) < 5 * (0.5 / draws) ** 0.5

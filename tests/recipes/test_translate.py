@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageFile
 
 import headrace as hr
 from headrace.core.forms import Form
 from headrace.recipes import Recipe
 from headrace.recipes.calls import Call
 from headrace.recipes.datasets import Recognised, recognise
+from headrace.recipes.image.ops import Decode
 from headrace.sources import files
 from tests.recipes.helpers import picture, rows
 from tests.recipes.test_datasets import TRANSFORMS, Compose, ImageFolder, theirs
@@ -395,3 +396,20 @@ def test_native_may_be_turned_off(samples: Any) -> None:
         assert loader.stats().untranslated == ("Resize: native=False", "ToTensor: native=False")
     with pytest.raises(hr.OptionError, match="native=3; write True or False"):
         hr.DataLoader(dataset, num_workers=1, native=3)
+
+
+def test_what_pillow_was_told_counts(samples: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs set these for files that they know."""
+    path = Path(samples[0][0])
+    whole = path.read_bytes()
+    assert isinstance(found(samples).recipe.decoder, Decode)
+    assert found(samples).recipe.decoder.max_pixels == 2 * Image.MAX_IMAGE_PIXELS
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
+    assert found(samples).recipe.decoder.max_pixels > 1 << 31
+    monkeypatch.setattr(ImageFile, "LOAD_TRUNCATED_IMAGES", True)
+    path.write_bytes(whole[: len(whole) // 2])
+    dataset = ImageFolder(samples, transform=Compose([Resize([8, 8]), ToTensor()]))
+    with hr.DataLoader(dataset, batch_size=3, num_workers=1) as loader:
+        (first, _), *_ = loader
+        assert torch.equal(first[0], dataset[0][0])
+        assert loader.stats().untranslated[0] == "Resize: ImageFile.LOAD_TRUNCATED_IMAGES is set"

@@ -144,6 +144,11 @@ def run(spec: dict[str, Any]) -> None:
     """Run the job."""
     faulthandler.register(signal.SIGUSR1)
     warnings.simplefilter("always")
+    if "call" in spec:
+        module, name, *arguments = spec["call"]
+        say(event="found", value=getattr(importlib.import_module(module), name)(*arguments))
+        say(event="end")
+        return
     if spec.get("wait"):
         say(event="waiting")
         sys.stdin.readline()

@@ -50,11 +50,14 @@ def recognise(dataset: Any, files: MakeSource, *, native: bool = True) -> Recogn
     known = (getattr(loader, "__module__", ""), getattr(loader, "__qualname__", "")) in _LOADERS
     source = files([path for path, _ in samples], [target for _, target in samples], encoded=known)
     transforms = _flat(dataset.transform)
-    if known and native:
+    why = "" if known else "the dataset has a loader of its own"
+    why = why or ("" if native else "native=False") or _pillow_told()
+    if not why:
         steps, notes = translate(transforms)
-        recipe = Recipe(source, decode(upright=False), steps, target_transform=dataset.target_transform)
-        return Recognised(recipe, tuple(notes))
-    why = "native=False" if known else "the dataset has a loader of its own"
+        reading = decode(upright=False, max_pixels=_most_pixels())
+        return Recognised(
+            Recipe(source, reading, steps, target_transform=dataset.target_transform), tuple(notes)
+        )
     return Recognised(
         Recipe(
             source=source,
@@ -85,6 +88,21 @@ def _is_folder(dataset: Any) -> bool:
     if not all(hasattr(dataset, name) for name in ("transform", "target_transform")):
         return False
     return all(isinstance(s, tuple | list) and len(s) == 2 and isinstance(s[0], str) for s in samples)
+
+
+def _pillow_told() -> str:
+    """Why images have to be read by Pillow itself: the program has told it how."""
+    from PIL import ImageFile
+
+    return "ImageFile.LOAD_TRUNCATED_IMAGES is set" if ImageFile.LOAD_TRUNCATED_IMAGES else ""
+
+
+def _most_pixels() -> int:
+    """Of how many pixels Pillow would decode an image; programs that need larger ones tell it so."""
+    from PIL import Image
+
+    limit = Image.MAX_IMAGE_PIXELS
+    return 1 << 32 if limit is None else 2 * limit
 
 
 def _flat(transform: Any) -> list[Any]:

@@ -262,6 +262,41 @@ def _gaussian_blur(pipeline: Pipeline, transform: Any) -> None:
     pipeline.steps.append(image.gaussian_blur((kernel[1], kernel[0]), sigma=(sigma[0], sigma[-1])))
 
 
+def _way(transform: Any) -> dict[str, Any]:
+    mode = getattr(transform.interpolation, "value", transform.interpolation)
+    return {"interpolation": str(mode), "fill": _plain_fill(transform.fill)}
+
+
+def _policies(pipeline: Pipeline) -> None:
+    pipeline.pixels()
+    if pipeline.tensor:
+        raise Unknown("on tensors its operations are not Pillow's")
+
+
+def _rand_augment(pipeline: Pipeline, transform: Any) -> None:
+    _policies(pipeline)
+    pipeline.steps.append(
+        image.rand_augment(
+            int(transform.num_ops),
+            int(transform.magnitude),
+            num_magnitude_bins=int(transform.num_magnitude_bins),
+            **_way(transform),
+        )
+    )
+
+
+def _trivial_augment(pipeline: Pipeline, transform: Any) -> None:
+    _policies(pipeline)
+    bins = int(transform.num_magnitude_bins)
+    pipeline.steps.append(image.trivial_augment(num_magnitude_bins=bins, **_way(transform)))
+
+
+def _auto_augment(pipeline: Pipeline, transform: Any) -> None:
+    _policies(pipeline)
+    policy = getattr(transform, "policies", None) or transform._policies
+    pipeline.steps.append(image.auto_augment(policy, **_way(transform)))
+
+
 def _to_tensor(pipeline: Pipeline, transform: Any) -> None:
     if pipeline.tensor:
         raise Unknown("it is a tensor already")
@@ -321,6 +356,7 @@ def _nothing(pipeline: Pipeline, transform: Any) -> None:
 
 
 _KNOWN: dict[str, Callable[[Pipeline, Any], None]] = {
+    "AutoAugment": _auto_augment,
     "CenterCrop": _center_crop,
     "ColorJitter": _color_jitter,
     "ConvertImageDtype": _to_dtype,
@@ -330,6 +366,7 @@ _KNOWN: dict[str, Callable[[Pipeline, Any], None]] = {
     "Normalize": _normalize,
     "PILToTensor": _to_image,
     "RGB": _nothing,
+    "RandAugment": _rand_augment,
     "RandomCrop": _random_crop,
     "RandomErasing": _erasing,
     "RandomGrayscale": _random_grayscale,
@@ -342,4 +379,5 @@ _KNOWN: dict[str, Callable[[Pipeline, Any], None]] = {
     "ToImageTensor": _to_image,
     "ToPureTensor": _nothing,
     "ToTensor": _to_tensor,
+    "TrivialAugmentWide": _trivial_augment,
 }

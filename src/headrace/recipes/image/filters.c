@@ -161,9 +161,29 @@ static void across_plain(const uint8_t *row, const Taps *taps, int x_offset, int
     }
 }
 
-/* Pixels of three channels, a whole one in a vector, two taps at a time. Up to 3 taps of weight 0 and 4 bytes more
- * are read of the source, and a byte too many is written of the output; so not all pixels of a row are for these. */
-enum { SLACK = 3 * 3 + 4 };
+/* Row y lies at place y modulo `ring`; rows are padded to whole blocks. */
+enum { DOWN_BLOCK = 32 };
+
+static void down_plain(const uint8_t *rows, size_t stride, int ring, int first, int count, const int16_t *weight,
+                       int bits, uint8_t *out, int n) {
+    for (int at = 0; at < n; at += DOWN_BLOCK) {
+        int32_t sum[DOWN_BLOCK];
+        uint8_t bytes[DOWN_BLOCK];
+        for (int i = 0; i < DOWN_BLOCK; i++) sum[i] = 1 << bits >> 1;
+        for (int k = 0, place = first % ring; k < count; k++) {
+            const uint8_t *row = rows + (size_t)place * stride + at;
+            int16_t w = weight[k];
+            for (int i = 0; i < DOWN_BLOCK; i++) sum[i] += (int16_t)row[i] * w;
+            place = place + 1 == ring ? 0 : place + 1;
+        }
+        for (int i = 0; i < DOWN_BLOCK; i++) bytes[i] = to_byte(sum[i], bits);
+        memcpy(out + at, bytes, (size_t)(n - at < DOWN_BLOCK ? n - at : DOWN_BLOCK));
+    }
+}
+
+/* Pixels of three channels, whole ones in a vector, four taps at a time. Taps of weight 0 and some bytes more are read
+ * of the source, and a byte too many is written of the output; so not all pixels of a row are for these. */
+enum { SLACK = 7 * 3 + 4 };
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
@@ -189,6 +209,7 @@ static void across_three(const uint8_t *row, const Taps *taps, int x_offset, int
     }
 }
 #define ACROSS_THREE across_three
+#define DOWN down_plain
 
 #elif defined(__x86_64__)
 #include <immintrin.h>
@@ -217,13 +238,106 @@ __attribute__((target("sse4.1"))) static void across_three(const uint8_t *row, c
         memcpy(out, &bytes, 4);
     }
 }
-#define ACROSS_THREE (__builtin_cpu_supports("sse4.1") ? across_three : NULL)
+
+/* The same, two pixels at a time. */
+__attribute__((target("avx2"))) static void across_three_avx(const uint8_t *row, const Taps *taps, int x_offset,
+                                                             int until, uint8_t *out) {
+    const __m256i half = _mm256_set1_epi32(1 << taps->bits >> 1);
+    const __m128i shift = _mm_cvtsi32_si128(taps->bits);
+    const __m256i near =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
+    const __m256i far =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1));
+    const size_t stride = (size_t)taps->stride;
+    const int16_t *weight = taps->weight;
+    row -= (ptrdiff_t)x_offset * 3;
+    int i = 0;
+    for (; i + 2 <= until; i += 2, out += 6, weight += 2 * stride) {
+        const uint8_t *p = row + (ptrdiff_t)taps->first[i] * 3, *q = row + (ptrdiff_t)taps->first[i + 1] * 3;
+        int one = taps->count[i], two = taps->count[i + 1], count = one > two ? one : two;
+        __m256i sum = half;
+        for (int k = 0; k < count; k += 4, p += 12, q += 12) {
+            __m256i pixels = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)p)),
+                                                     _mm_loadu_si128((const __m128i *)q), 1);
+            __m256i w = _mm256_inserti128_si256(
+                _mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)(weight + k))),
+                _mm_loadl_epi64((const __m128i *)(weight + stride + k)), 1);
+            __m256i a = _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, near), _mm256_shuffle_epi32(w, 0x00));
+            __m256i b = _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, far), _mm256_shuffle_epi32(w, 0x55));
+            sum = _mm256_add_epi32(sum, _mm256_add_epi32(a, b));
+        }
+        sum = _mm256_sra_epi32(sum, shift);
+        sum = _mm256_packs_epi32(sum, sum);
+        sum = _mm256_packus_epi16(sum, sum);
+        int32_t bytes = _mm_cvtsi128_si32(_mm256_castsi256_si128(sum));
+        memcpy(out, &bytes, 4);
+        bytes = _mm_cvtsi128_si32(_mm256_extracti128_si256(sum, 1));
+        memcpy(out + 3, &bytes, 4);
+    }
+    if (i < until) {
+        Taps rest = *taps;
+        rest.first += i;
+        rest.count += i;
+        rest.weight += (size_t)i * stride;
+        across_three(row, &rest, 0, until - i, out);
+    }
+}
+
+/* Two rows at a time, as pairs of 16-bit values. */
+__attribute__((target("avx2"))) static void down_avx(const uint8_t *rows, size_t stride, int ring, int first,
+                                                     int count, const int16_t *weight, int bits, uint8_t *out, int n) {
+    enum { WIDE = 32 };
+    const __m256i half = _mm256_set1_epi32(1 << bits >> 1);
+    const __m128i shift = _mm_cvtsi32_si128(bits);
+    const int begin = first % ring;
+    for (int at = 0; at < n; at += WIDE) {
+        __m256i sums[4] = {half, half, half, half};
+        for (int k = 0, place = begin; k < count; k += 2) {
+            const uint8_t *upper = rows + (size_t)place * stride + at;
+            place = place + 1 == ring ? 0 : place + 1;
+            /* (after the last of an odd number comes one of weight 0) */
+            const uint8_t *lower = k + 1 < count ? rows + (size_t)place * stride + at : upper;
+            place = place + 1 == ring ? 0 : place + 1;
+            int32_t pair;
+            memcpy(&pair, weight + k, 4);
+            __m256i w = _mm256_set1_epi32(pair);
+            for (int part = 0; part < 2; part++) {
+                __m128i a = _mm_loadu_si128((const __m128i *)(upper + 16 * part));
+                __m128i b = _mm_loadu_si128((const __m128i *)(lower + 16 * part));
+                __m256i low = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(a, b));
+                __m256i high = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(a, b));
+                sums[2 * part] = _mm256_add_epi32(sums[2 * part], _mm256_madd_epi16(low, w));
+                sums[2 * part + 1] = _mm256_add_epi32(sums[2 * part + 1], _mm256_madd_epi16(high, w));
+            }
+        }
+        for (int part = 0; part < 4; part++) sums[part] = _mm256_sra_epi32(sums[part], shift);
+        /* packing works within 128-bit halves; put the quarters back in order */
+        __m256i one = _mm256_permute4x64_epi64(_mm256_packs_epi32(sums[0], sums[1]), 0xd8);
+        __m256i two = _mm256_permute4x64_epi64(_mm256_packs_epi32(sums[2], sums[3]), 0xd8);
+        __m256i bytes = _mm256_permute4x64_epi64(_mm256_packus_epi16(one, two), 0xd8);
+        if (n - at >= WIDE) {
+            _mm256_storeu_si256((__m256i *)(out + at), bytes);
+        } else {
+            uint8_t last[WIDE];
+            _mm256_storeu_si256((__m256i *)last, bytes);
+            memcpy(out + at, last, (size_t)(n - at));
+        }
+    }
+}
+#define ACROSS_THREE                                                                                         \
+    (__builtin_cpu_supports("avx2")     ? across_three_avx                                                   \
+     : __builtin_cpu_supports("sse4.1") ? across_three                                                       \
+                                        : NULL)
+#define DOWN (__builtin_cpu_supports("avx2") ? down_avx : down_plain)
 
 #else
 #define ACROSS_THREE NULL
+#define DOWN down_plain
 #endif
 
 typedef void (*AcrossThree)(const uint8_t *row, const Taps *taps, int x_offset, int until, uint8_t *out);
+typedef void (*Down)(const uint8_t *rows, size_t stride, int ring, int first, int count, const int16_t *weight,
+                     int bits, uint8_t *out, int n);
 
 /* How many of the output's pixels may be left to AcrossThree, in rows of so many bytes. */
 static int fast_pixels(const Taps *taps, int out_w, int x_offset, size_t row_bytes) {
@@ -235,35 +349,6 @@ static int fast_pixels(const Taps *taps, int out_w, int x_offset, size_t row_byt
     }
     return until;
 }
-
-/* Row y lies at place y modulo `ring`; rows are padded to whole blocks. */
-#define DOWN(SUFFIX, TARGET)                                                                                 \
-    TARGET static void down_##SUFFIX(const uint8_t *rows, size_t stride, int ring, int first, int count,      \
-                                     const int16_t *weight, int bits, uint8_t *restrict out, int n) {        \
-        for (int at = 0; at < n; at += DOWN_BLOCK) {                                                         \
-            int32_t sum[DOWN_BLOCK];                                                                         \
-            for (int i = 0; i < DOWN_BLOCK; i++) sum[i] = 1 << bits >> 1;                                    \
-            for (int k = 0, place = first % ring; k < count; k++) {                                          \
-                const uint8_t *row = rows + (size_t)place * stride + at;                                     \
-                int16_t w = weight[k];                                                                       \
-                for (int i = 0; i < DOWN_BLOCK; i++) sum[i] += (int16_t)row[i] * w;                          \
-                place = place + 1 == ring ? 0 : place + 1;                                                   \
-            }                                                                                                \
-            int end = n - at < DOWN_BLOCK ? n - at : DOWN_BLOCK;                                             \
-            uint8_t bytes[DOWN_BLOCK];                                                                       \
-            for (int i = 0; i < DOWN_BLOCK; i++) bytes[i] = to_byte(sum[i], bits);                           \
-            memcpy(out + at, bytes, (size_t)end);                                                            \
-        }                                                                                                    \
-    }
-
-enum { DOWN_BLOCK = 32 };
-DOWN(plain, )
-#if defined(__x86_64__)
-DOWN(avx, __attribute__((target("avx2"))))
-#define DOWN_BEST (__builtin_cpu_supports("avx2") ? down_avx : down_plain)
-#else
-#define DOWN_BEST down_plain
-#endif
 
 int filter_ready(Resampler *r) {
     r->down.row_bytes = ((size_t)r->cols.lanes + 2 * DOWN_BLOCK) & ~(size_t)(DOWN_BLOCK - 1);
@@ -277,6 +362,7 @@ void filter_rows(Resampler *r, RowReader reader, void *context, int x_offset, si
     int ring = r->down.most, h = r->spec.out_h, w = r->spec.out_w, channels = r->spec.channels;
     int next = r->down.low, fast = 0;
     AcrossThree three = source_channels == 3 ? ACROSS_THREE : NULL;
+    Down down = DOWN;
     if (three) fast = fast_pixels(&r->across, w, x_offset, row_bytes);
     for (int i = 0; i < h; i++) {
         int y = descending ? h - 1 - i : i;
@@ -289,7 +375,7 @@ void filter_rows(Resampler *r, RowReader reader, void *context, int x_offset, si
             across_plain(row, &r->across, x_offset, source_channels, channels, fast, w, filtered);
         }
         const int16_t *weight = r->down.weight + (size_t)y * (size_t)r->down.stride;
-        DOWN_BEST(rows, stride, ring, first, count, weight, r->down.bits, r->line, r->cols.lanes);
+        down(rows, stride, ring, first, count, weight, r->down.bits, r->line, r->cols.lanes);
         finish(r, r->line, y, out);
     }
 }

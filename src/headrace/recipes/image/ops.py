@@ -15,6 +15,7 @@ from headrace.recipes.image.geometry import (
     vertical_flip,
 )
 from headrace.recipes.image.pixels import color_jitter, gaussian_blur, grayscale, rotation
+from headrace.recipes.image.policies import auto_augment, rand_augment, trivial_augment
 from headrace.recipes.image.rows import layout, normalise, random_erasing, to_float
 from headrace.recipes.image.rowspec import MAX_PIXELS
 from headrace.recipes.op import Op, Size
@@ -62,6 +63,7 @@ def decode(mode: str = "RGB", *, max_pixels: int = MAX_PIXELS, upright: bool = T
 normalize = normalise
 
 __all__ = [
+    "auto_augment",
     "center_crop",
     "color_jitter",
     "decode",
@@ -71,11 +73,13 @@ __all__ = [
     "layout",
     "normalise",
     "normalize",
+    "rand_augment",
     "random_crop",
     "random_erasing",
     "random_resized_crop",
     "resize",
     "rotation",
     "to_float",
+    "trivial_augment",
     "vertical_flip",
 ]

@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 DEBIAN := gcc libc6-dev libjpeg62-turbo-dev
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
-# Tests wait more than they compute, so there are more of them at once than CPUs. A file stays in one process.
+# Many tests wait, so there are more of them at once than CPUs. A file stays in one process.
 PARALLEL ?= -n 4 --dist loadfile
 
 .PHONY: demo test test-trainers fuzz check wheel bench-single bench-dropin bench-sharing bench-model bench-doctor \

@@ -75,9 +75,8 @@ _HOMES = {
     "deterministic": "recipes",
     "files": "sources",
     "folder": "sources",
-    "image": "",
-    "synthetic": "",
 }
+_MODULES = ("core", "image", "recipes", "sources", "synthetic")
 
 
 def __dir__() -> list[str]:
@@ -85,14 +84,11 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"headrace.{name}")
     if name not in __all__:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
-    home = _HOMES.get(name, "core.errors")
-    value = (
-        getattr(importlib.import_module(f"headrace.{home}"), name)
-        if home
-        else importlib.import_module(f"headrace.{name}")
-    )
+    value = getattr(importlib.import_module(f"headrace.{_HOMES.get(name, 'core.errors')}"), name)
     globals()[name] = value
     return value
 

@@ -30,8 +30,8 @@ class Recognised(NamedTuple):
     """A dataset as a recipe."""
 
     recipe: Recipe
-    notes: tuple[Note, ...] = ()
-    """What became of each of its transforms; none where they were left as they are."""
+    notes: tuple[Note, ...]
+    """What became of each of its transforms."""
 
 
 def recognise(dataset: Any, files: MakeSource, *, native: bool = True) -> Recognised | None:

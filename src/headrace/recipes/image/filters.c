@@ -9,7 +9,6 @@
 
 #include "resample.h"
 
-
 static const double half_widths[] = {[FILTER_LINEAR] = 1.0, [FILTER_CUBIC] = 2.0, [FILTER_LANCZOS] = 3.0};
 
 static double sinc(double x) {
@@ -181,16 +180,18 @@ static void down_plain(const uint8_t *rows, size_t stride, int ring, int first, 
     }
 }
 
-/* Pixels of three channels, whole ones in a vector, four taps at a time. Taps of weight 0 and some bytes more are read
- * of the source, and a byte too many is written of the output; so not all pixels of a row are for these. */
-enum { SLACK = 7 * 3 + 4 };
+/* Pixels of three channels, whole ones in a vector, four taps at a time. Of the source as many taps are read as any
+ * pixel has, those of weight 0 included, and some bytes more; so not all pixels of a row are for these. Of the output a
+ * byte too many is written, which belongs to the next pixel or to the row's padding. */
+enum { SLACK = 4 };
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
-static void across_three(const uint8_t *row, const Taps *taps, int x_offset, int until, uint8_t *out) {
+static void across_three(const uint8_t *row, const Taps *taps, int x_offset, int from, int until, uint8_t *out) {
     const int32x4_t half = vdupq_n_s32(1 << taps->bits >> 1), shift = vdupq_n_s32(-taps->bits);
-    for (int i = 0; i < until; i++, out += 3) {
+    out += 3 * from;
+    for (int i = from; i < until; i++, out += 3) {
         const uint8_t *p = row + (ptrdiff_t)(taps->first[i] - x_offset) * 3;
         const int16_t *weight = taps->weight + (size_t)i * (size_t)taps->stride;
         int32x4_t one = half, two = vdupq_n_s32(0);
@@ -215,12 +216,13 @@ static void across_three(const uint8_t *row, const Taps *taps, int x_offset, int
 #include <immintrin.h>
 
 __attribute__((target("sse4.1"))) static void across_three(const uint8_t *row, const Taps *taps, int x_offset,
-                                                           int until, uint8_t *out) {
+                                                           int from, int until, uint8_t *out) {
     const __m128i half = _mm_set1_epi32(1 << taps->bits >> 1), shift = _mm_cvtsi32_si128(taps->bits);
     /* the first two pixels, and the two after them, as pairs of 16-bit values of one channel */
     const __m128i near = _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1);
     const __m128i far = _mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
-    for (int i = 0; i < until; i++, out += 3) {
+    out += 3 * from;
+    for (int i = from; i < until; i++, out += 3) {
         const uint8_t *p = row + (ptrdiff_t)(taps->first[i] - x_offset) * 3;
         const int16_t *weight = taps->weight + (size_t)i * (size_t)taps->stride;
         __m128i sum = half;
@@ -241,7 +243,7 @@ __attribute__((target("sse4.1"))) static void across_three(const uint8_t *row, c
 
 /* The same, two pixels at a time. */
 __attribute__((target("avx2"))) static void across_three_avx(const uint8_t *row, const Taps *taps, int x_offset,
-                                                             int until, uint8_t *out) {
+                                                             int from, int until, uint8_t *out) {
     const __m256i half = _mm256_set1_epi32(1 << taps->bits >> 1);
     const __m128i shift = _mm_cvtsi32_si128(taps->bits);
     const __m256i near =
@@ -249,11 +251,12 @@ __attribute__((target("avx2"))) static void across_three_avx(const uint8_t *row,
     const __m256i far =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1));
     const size_t stride = (size_t)taps->stride;
-    const int16_t *weight = taps->weight;
-    row -= (ptrdiff_t)x_offset * 3;
-    int i = 0;
-    for (; i + 2 <= until; i += 2, out += 6, weight += 2 * stride) {
-        const uint8_t *p = row + (ptrdiff_t)taps->first[i] * 3, *q = row + (ptrdiff_t)taps->first[i + 1] * 3;
+    const int16_t *weight = taps->weight + (size_t)from * stride;
+    uint8_t *at = out + 3 * from;
+    int i = from;
+    for (; i + 2 <= until; i += 2, at += 6, weight += 2 * stride) {
+        const uint8_t *p = row + (ptrdiff_t)(taps->first[i] - x_offset) * 3;
+        const uint8_t *q = row + (ptrdiff_t)(taps->first[i + 1] - x_offset) * 3;
         int one = taps->count[i], two = taps->count[i + 1], count = one > two ? one : two;
         __m256i sum = half;
         for (int k = 0; k < count; k += 4, p += 12, q += 12) {
@@ -270,17 +273,11 @@ __attribute__((target("avx2"))) static void across_three_avx(const uint8_t *row,
         sum = _mm256_packs_epi32(sum, sum);
         sum = _mm256_packus_epi16(sum, sum);
         int32_t bytes = _mm_cvtsi128_si32(_mm256_castsi256_si128(sum));
-        memcpy(out, &bytes, 4);
+        memcpy(at, &bytes, 4);
         bytes = _mm_cvtsi128_si32(_mm256_extracti128_si256(sum, 1));
-        memcpy(out + 3, &bytes, 4);
+        memcpy(at + 3, &bytes, 4);
     }
-    if (i < until) {
-        Taps rest = *taps;
-        rest.first += i;
-        rest.count += i;
-        rest.weight += (size_t)i * stride;
-        across_three(row, &rest, 0, until - i, out);
-    }
+    if (i < until) across_three(row, taps, x_offset, i, until, out);
 }
 
 /* Two rows at a time, as pairs of 16-bit values. */
@@ -335,19 +332,14 @@ __attribute__((target("avx2"))) static void down_avx(const uint8_t *rows, size_t
 #define DOWN down_plain
 #endif
 
-typedef void (*AcrossThree)(const uint8_t *row, const Taps *taps, int x_offset, int until, uint8_t *out);
+typedef void (*AcrossThree)(const uint8_t *row, const Taps *taps, int x_offset, int from, int until,
+                            uint8_t *out);
 typedef void (*Down)(const uint8_t *rows, size_t stride, int ring, int first, int count, const int16_t *weight,
                      int bits, uint8_t *out, int n);
 
-/* How many of the output's pixels may be left to AcrossThree, in rows of so many bytes. */
-static int fast_pixels(const Taps *taps, int out_w, int x_offset, size_t row_bytes) {
-    int until = 0; /* (flipped, the pixels that need the end of the row come first) */
-    while (until < out_w - 1) {
-        size_t end = (size_t)(taps->first[until] - x_offset + taps->count[until]) * 3 + SLACK;
-        if (end > row_bytes) break;
-        until++;
-    }
-    return until;
+/* Whether pixel i may be left to AcrossThree, in rows of so many bytes. */
+static int is_inside(const Taps *taps, int i, int x_offset, size_t row_bytes) {
+    return (size_t)(taps->first[i] - x_offset + taps->stride) * 3 + SLACK <= row_bytes;
 }
 
 int filter_ready(Resampler *r) {
@@ -360,10 +352,15 @@ void filter_rows(Resampler *r, RowReader reader, void *context, int x_offset, si
     uint8_t *rows = r->down.rows.data;
     size_t stride = r->down.row_bytes;
     int ring = r->down.most, h = r->spec.out_h, w = r->spec.out_w, channels = r->spec.channels;
-    int next = r->down.low, fast = 0;
+    int next = r->down.low, from = 0, until = 0; /* pixels from..until are left to AcrossThree */
     AcrossThree three = source_channels == 3 ? ACROSS_THREE : NULL;
     Down down = DOWN;
-    if (three) fast = fast_pixels(&r->across, w, x_offset, row_bytes);
+    if (three) {
+        /* those at the end of the source are the last ones or, flipped, the first */
+        while (from < w && !is_inside(&r->across, from, x_offset, row_bytes)) from++;
+        until = from;
+        while (until < w && is_inside(&r->across, until, x_offset, row_bytes)) until++;
+    }
     for (int i = 0; i < h; i++) {
         int y = descending ? h - 1 - i : i;
         int first = r->down.first[y], count = r->down.count[y];
@@ -371,8 +368,9 @@ void filter_rows(Resampler *r, RowReader reader, void *context, int x_offset, si
         for (; next < first + count; next++) {
             const uint8_t *row = reader(context, next);
             uint8_t *filtered = rows + (size_t)(next % ring) * stride;
-            if (fast) three(row, &r->across, x_offset, fast, filtered);
-            across_plain(row, &r->across, x_offset, source_channels, channels, fast, w, filtered);
+            if (from < until) three(row, &r->across, x_offset, from, until, filtered);
+            across_plain(row, &r->across, x_offset, source_channels, channels, 0, from, filtered);
+            across_plain(row, &r->across, x_offset, source_channels, channels, until, w, filtered);
         }
         const int16_t *weight = r->down.weight + (size_t)y * (size_t)r->down.stride;
         down(rows, stride, ring, first, count, weight, r->down.bits, r->line, r->cols.lanes);

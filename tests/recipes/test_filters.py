@@ -71,7 +71,7 @@ def assert_alike(found: NDArray[Any], expected: NDArray[Any]) -> None:
     """Equal, but for pixels half way between two levels."""
     apart = np.abs(found.astype(int) - expected)
     assert apart.max() <= 2
-    assert apart.sum() <= max(3, 0.05 * apart.size)
+    assert apart.sum() <= max(8, 0.05 * apart.size)  # (of few pixels many may be such)
 
 
 @st.composite

@@ -1,7 +1,7 @@
 /* Resampling with filters that widen as images shrink, as Pillow does it.
  *
  * Across first, rounded to bytes, then down. Weights are 16 bits wide, with as many fractional bits as the largest
- * of an axis leaves room for; they add up to one exactly. Pillow's have 22 bits: a pixel in some hundred, half way
+ * of an axis leaves room for; they add up to one exactly. Pillow's have 22 bits: a value in a thousand, half way
  * between two levels, is rounded the other way. Only the rows that the next output row needs are kept. */
 #include <math.h>
 #include <stdlib.h>

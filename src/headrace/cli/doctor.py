@@ -24,13 +24,11 @@ _NONE = (
 )
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def describe(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = commands.add_parser(
-        "doctor",
-        help="what a job waits for, and what would help by how much",
-        description="Show for how long a training loop waited, for which stage, and what would help by how much: of "
-        "the jobs that run now, else of the last run. Jobs that were started in the current directory come first.",
+    parser.description = (
+        "Show for how long a training loop waited, for which stage, and what would help by how much: of "
+        "the jobs that run now, else of the last run. Jobs that were started in the current directory come first."
     )
     parser.add_argument(
         "run",

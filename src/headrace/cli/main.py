@@ -7,11 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from importlib import import_module
 
 import msgspec
 
 import headrace
-from headrace.cli import doctor, simulate
+from headrace.cli.arguments import seconds
 from headrace.cli.show import show_status
 from headrace.core.errors import HeadraceError
 from headrace.host import control
@@ -19,23 +20,23 @@ from headrace.host import control
 FAILED = 1
 NO_HOST = 3
 """Exit status where there is no host (2 is argparse's, for wrong arguments)."""
+_MODULES = {
+    "profile": "measure what a recipe costs on this machine",
+    "doctor": "what a job waits for, and what would help by how much",
+    "simulate": "jobs, machines and caches on paper: rates, hits, waits, stragglers",
+}
+"""Commands with a module of their own, which is imported where the command is named: recipes, OpenCV, user code
+and simulations are what the others do without."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit status."""
-    options = _parser().parse_args(arguments)
+    options = _parser(sys.argv[1:] if arguments is None else arguments).parse_args(arguments)
     try:
         if options.command == "status":
             found = _status(options.timeout, as_json=options.json)
-        elif options.command == "profile":
-            # Recipes bring OpenCV and user code with them, which the other commands do without.
-            from headrace.cli.profile import profile
-
-            found = profile(options.recipe, options.seconds, as_json=options.json, forget=options.forget)
-        elif options.command == "doctor":
-            found = doctor.run(options)
-        elif options.command == "simulate":
-            found = simulate.run(options)
+        elif options.command in _MODULES:
+            found = options.run(options)
         else:
             found = _stop(options.timeout)
         sys.stdout.flush()
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser(named: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="headrace",
         description="Examine jobs, measure recipes, simulate; look at the host that this user's jobs share.",
@@ -66,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
         "--json", action="store_true", help="print all numbers as JSON (null if there is no host)"
     )
     status.add_argument(
-        "--timeout", type=_seconds, default=5.0, metavar="S", help="seconds to wait (default: 5)"
+        "--timeout", type=seconds, default=5.0, metavar="S", help="seconds to wait (default: 5)"
     )
     stop = commands.add_parser(
         "stop",
@@ -75,34 +76,15 @@ def _parser() -> argparse.ArgumentParser:
         f"{NO_HOST} if no host is running.",
     )
     stop.add_argument(
-        "--timeout", type=_seconds, default=10.0, metavar="S", help="seconds to wait (default: 10)"
+        "--timeout", type=seconds, default=10.0, metavar="S", help="seconds to wait (default: 10)"
     )
-    profile = commands.add_parser(
-        "profile",
-        help="measure what a recipe costs on this machine",
-        description="Measure storage, CPU, sizes and memory for a recipe on this machine, show what limits it, and "
-        "keep the figures for the next start of a loader.",
-    )
-    profile.add_argument(
-        "recipe",
-        metavar="RECIPE",
-        help="module:recipe, file.py:recipe (a Recipe, or a function that makes one), or a folder of images",
-    )
-    profile.add_argument(
-        "--seconds", type=_seconds, default=15.0, metavar="S", help="about how long to measure (default: 15)"
-    )
-    profile.add_argument("--json", action="store_true", help="print all numbers as JSON")
-    profile.add_argument("--forget", action="store_true", help="remove what was kept, and measure nothing")
-    doctor.add_parser(commands)
-    simulate.add_parser(commands)
+    for name, purpose in _MODULES.items():
+        parts = commands.add_parser(name, help=purpose)
+        if name in named:
+            module = import_module(f"headrace.cli.{name}")
+            module.describe(parts)
+            parts.set_defaults(run=module.run)
     return parser
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e6:
-        raise ValueError
-    return value
 
 
 def _status(timeout: float, *, as_json: bool) -> int:

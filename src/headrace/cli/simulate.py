@@ -24,13 +24,11 @@ _SHOWN = 8
 INTERRUPTED = 130
 
 
-def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def describe(parser: argparse.ArgumentParser) -> None:
     """The command's arguments."""
-    parser = commands.add_parser(
-        "simulate",
-        help="jobs, machines and caches on paper: rates, hits, waits, stragglers",
-        description="Run a scenario on a virtual clock, with the samplers, evictions and host of the product. "
-        f"Ready scenarios: {', '.join(ready_scenarios())}. Ctrl-C ends it with what was found so far.",
+    parser.description = (
+        "Run a scenario on a virtual clock, with the samplers, evictions and host of the product. "
+        f"Ready scenarios: {', '.join(ready_scenarios())}. Ctrl-C ends it with what was found so far."
     )
     parser.add_argument(
         "scenario", metavar="SCENARIO", help="the name of a ready scenario, or a file in TOML"

@@ -1,6 +1,7 @@
 """What holds for all tests."""
 
 import ctypes
+import gc
 import itertools
 import os
 import random
@@ -9,7 +10,9 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +21,7 @@ from hypothesis import settings
 # Hundreds of processes are started here. Each would compile all of headrace again where this is set, as it often is
 # in containers.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # And they share few CPUs: threads of torch's that wait for each other should sleep, not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
@@ -71,9 +75,47 @@ if _ROUNDS:
 settings.load_profile("free" if _ROUNDS else "fixed")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Every process that runs tests reads all of them, and at the first time compiles them, asserts written out:
+    eight seconds for each. It is done once for all, by as many processes as there are CPUs, where they all start."""
+    whole = getattr(config.option, "numprocesses", None) and not config.option.file_or_dir
+    if not whole or hasattr(config, "workerinput"):
+        return
+    try:
+        from _pytest.assertion import rewrite
+    except ImportError:  # (it is pytest's own business how it does that)
+        return
+    files = sorted(Path(__file__).parent.rglob("*.py"))
+    compilers = []
+    for share in range(os.cpu_count() or 1):
+        compilers.append(os.fork())
+        if not compilers[-1]:
+            with suppress(Exception):
+                _rewrite(rewrite, config, files[share :: os.cpu_count() or 1])
+            os._exit(0)
+    for pid in compilers:
+        os.waitpid(pid, 0)
+
+
+def _rewrite(rewrite: Any, config: pytest.Config, files: list[Path]) -> None:
+    state = config.stash[rewrite.assertstate_key]
+    for file in files:
+        if not (file.name.startswith("test_") or file.name == "conftest.py"):
+            continue
+        place = rewrite.get_cache_dir(file)
+        compiled = place / (file.name[:-3] + rewrite.PYC_TAIL)
+        if rewrite._read_pyc(file, compiled) is None:
+            place.mkdir(parents=True, exist_ok=True)
+            status, code = rewrite._rewrite_test(file, config)
+            rewrite._write_pyc(state, code, status, compiled)
+
+
 def pytest_collection_finish() -> None:
-    """Workers are forked by the thousand, and what a fork costs is entries in tables of pages: the few hundred
-    megabytes that torch and the tests have taken by now become pages of 2 MiB, where the kernel can (Linux 6.1)."""
+    """What is there now stays, so nobody need look for garbage in it again, which takes a quarter of a second. And
+    workers are forked by the thousand, and what a fork costs is entries in tables of pages: the few hundred megabytes
+    that torch and the tests have taken by now become pages of 2 MiB, where the kernel can (Linux 6.1)."""
+    gc.collect()
+    gc.freeze()
     if not sys.platform.startswith("linux"):
         return
     collapse, large = 25, 2 << 20  # MADV_COLLAPSE

@@ -1,9 +1,8 @@
 """Ctrl-C while a loader puts its workers away: nothing is printed but what the user's own code does with it."""
 
-import subprocess
-import sys
-
 import pytest
+
+from tests import prepared
 
 SCRIPT = """
 import os, signal, threading, time
@@ -44,8 +43,9 @@ except KeyboardInterrupt:
 @pytest.mark.parametrize(
     ("times", "rest", "seen"), [(1, 0.1, ["caught", "rested"]), (2, 10, ["caught", "caught again"])]
 )
-def test_a_second_interrupt_comes_when_the_loader_is_put_away(times, rest, seen):
-    script = SCRIPT.format(times=times, rest=rest)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+def test_a_second_interrupt_comes_when_the_loader_is_put_away(tmp_path, times, rest, seen):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT.format(times=times, rest=rest))
+    done = prepared.run(script)
     assert done.stderr == ""
     assert done.stdout.split("\n")[:-1] == seen

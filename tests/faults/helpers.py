@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -19,6 +17,7 @@ import psutil
 
 import headrace as hr
 from tests.loader.helpers import wait_until
+from tests.prepared import Script
 
 SOAK = int(os.environ.get("HEADRACE_SOAK", "1"))
 """How many times longer than usual random faults go on."""
@@ -68,25 +67,11 @@ class Job:
         path.write_text(textwrap.dedent(script))
         self.temporary = folder / "tmp"
         self.temporary.mkdir(exist_ok=True)
-        self.process = subprocess.Popen(
-            [sys.executable, str(path)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(p for p in sys.path if p),
-                "TMPDIR": str(self.temporary),
-                "PYTHONUNBUFFERED": "1",
-                **environment,
-            },
-        )
+        self.process = Script(path, environment={**os.environ, "TMPDIR": str(self.temporary), **environment})
         self.family: set[int] = set()
 
     def wait_for(self, line: str) -> None:
         """Read the job's output up to a line."""
-        assert self.process.stdout is not None
         for got in self.process.stdout:
             if got.strip() == line:
                 break

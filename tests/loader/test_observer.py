@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -19,6 +17,7 @@ import headrace as hr
 from headrace.loader import observer
 from headrace.measure.runs import Run, list_runs, runs_dir, state_of
 from headrace.planning import Advice
+from tests import prepared
 from tests.loader.helpers import drain
 
 JOB = """
@@ -222,11 +221,7 @@ def test_a_forked_job_leaves_the_record_alone() -> None:
 def test_a_killed_job_leaves_its_last_state(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(JOB)
-    job = subprocess.Popen(
-        [sys.executable, str(script), "60"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        stdout=subprocess.PIPE,
-    )
+    job = prepared.Script(script, "60")
     found: list[Run] = []
     deadline = time.monotonic() + 60
     while not found and time.monotonic() < deadline:
@@ -234,10 +229,8 @@ def test_a_killed_job_leaves_its_last_state(tmp_path: Path) -> None:
         found = list_runs()
     (run,) = found
     assert run.pid == job.pid and state_of(run) == "running"
-    job.send_signal(signal.SIGKILL)
-    job.wait()
-    assert job.stdout is not None
-    job.stdout.close()
+    job.kill()
+    job.communicate()
     (run,) = list_runs()
     assert state_of(run) == "ended" and run.samples > 0 and run.situation is not None
 
@@ -245,12 +238,7 @@ def test_a_killed_job_leaves_its_last_state(tmp_path: Path) -> None:
 def test_a_job_that_does_not_close_its_loader_leaves_a_finished_record(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(JOB)
-    subprocess.run(
-        [sys.executable, str(script), "1.5"],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        check=True,
-        capture_output=True,
-    )
+    prepared.run(script, "1.5").check_returncode()
     (run,) = list_runs()
     assert state_of(run) == "finished"
 

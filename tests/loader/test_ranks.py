@@ -1,8 +1,6 @@
 """Ranks: each takes its share of every step, and together they take every sample once."""
 
 import os
-import subprocess
-import sys
 from collections import Counter
 from itertools import pairwise
 
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from tests.loader.helpers import Squares, flat, recipe, targets
+from tests.prepared import Script
 
 
 def share(rank, world_size, size=40, **options):
@@ -110,14 +109,11 @@ dist.destroy_process_group()
 
 def test_rank_is_found_in_torch_distributed(tmp_path):
     environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE")}
-    jobs = [
-        subprocess.Popen(
-            [sys.executable, "-c", _JOB, str(rank), str(tmp_path / "meeting")],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env={**environment, "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        for rank in range(2)
-    ]  # fmt: skip
+    environment["GLOO_SOCKET_IFNAME"] = "lo"
+    script = tmp_path / "job.py"
+    script.write_text(_JOB)
+    meeting = str(tmp_path / "meeting")
+    jobs = [Script(script, str(rank), meeting, environment=environment) for rank in range(2)]
     outputs = [job.communicate(timeout=90) for job in jobs]
     assert [job.returncode for job in jobs] == [0, 0], outputs
     lines = [[[int(word) for word in line.split()] for line in out.splitlines()] for out, _ in outputs]

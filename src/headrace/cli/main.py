@@ -36,7 +36,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.command == "status":
             found = _status(options.timeout, as_json=options.json)
         elif options.command in _MODULES:
-            found = options.run(options)
+            found = options.act(options)
         else:
             found = _stop(options.timeout)
         sys.stdout.flush()
@@ -83,7 +83,7 @@ def _parser(named: Sequence[str]) -> argparse.ArgumentParser:
         if name in named:
             module = import_module(f"headrace.cli.{name}")
             module.describe(parts)
-            parts.set_defaults(run=module.run)
+            parts.set_defaults(act=module.run)
     return parser
 
 

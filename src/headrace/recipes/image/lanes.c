@@ -50,7 +50,7 @@ static void down_plain(const int16_t *upper, const int16_t *lower, int16_t weigh
 LOOPS(plain, )
 
 const Lanes lanes_plain = {"plain",          across_plain,      down_plain, split3_plain,
-                           to_float32_plain, to_bfloat16_plain, NULL};
+                           to_float32_plain, to_bfloat16_plain, NULL,       NULL};
 
 /* ---- NEON ---- */
 
@@ -135,7 +135,7 @@ static void to_float16_neon(const uint8_t *row, const float *scale, const float 
 }
 
 static const Lanes lanes_neon = {"neon",           across_neon,       down_neon,      split3_neon,
-                                 to_float32_plain, to_bfloat16_plain, to_float16_neon};
+                                 to_float32_plain, to_bfloat16_plain, to_float16_neon, NULL};
 
 int lanes_all(const Lanes **found, int room) {
     int n = 0;
@@ -212,10 +212,23 @@ AVX static void down_avx(const int16_t *upper, const int16_t *lower, int16_t wei
 LOOPS(sse, SSE)
 LOOPS(avx, AVX)
 
+/* Past the caches: memory that nobody reads for a while need not be fetched before it is written. */
+AVX static void stream_float32_avx(const uint8_t *restrict row, const float *restrict scale,
+                                   const float *restrict bias, float *restrict out, int n) {
+    int i = 0;
+    for (; i < n && ((uintptr_t)(out + i) & 31) != 0; i++) out[i] = (float)row[i] * scale[i] + bias[i];
+    for (; i + 8 <= n; i += 8) {
+        __m256 value = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(row + i))));
+        value = _mm256_mul_ps(value, _mm256_loadu_ps(scale + i));
+        _mm256_stream_ps(out + i, _mm256_add_ps(value, _mm256_loadu_ps(bias + i)));
+    }
+    for (; i < n; i++) out[i] = (float)row[i] * scale[i] + bias[i];
+}
+
 static const Lanes lanes_sse = {"sse4.1",       across_sse,      down_sse, split3_sse,
-                                to_float32_sse, to_bfloat16_sse, NULL};
+                                to_float32_sse, to_bfloat16_sse, NULL,     NULL};
 static const Lanes lanes_avx = {"avx2",         across_sse,      down_avx, split3_avx,
-                                to_float32_avx, to_bfloat16_avx, NULL};
+                                to_float32_avx, to_bfloat16_avx, NULL,     stream_float32_avx};
 
 int lanes_all(const Lanes **found, int room) {
     int n = 0;

@@ -6,6 +6,9 @@
 
 #include <string.h>
 
+/* (so that they are compiled for the machine of the function that calls them) */
+#define INLINE __attribute__((always_inline)) static inline
+
 /* An entry of a table: one coefficient, or two where the codes of both are among the bits that were looked at.
  *
  *  0   bits to take for both           16  places from the last coefficient to the first of these
@@ -16,17 +19,17 @@
  * among those looked at, its number says how many they are. LONG: nor is the whole code. */
 enum { STOP = 1 << 13, MORE = 1 << 14, LONG = 1 << 15 };
 
-static inline uint64_t entry_new(int take, int flags, int step, int value) {
+INLINE uint64_t entry_new(int take, int flags, int step, int value) {
     return (uint64_t)take | (uint64_t)take << 8 | (uint64_t)flags | (uint64_t)step << 16 |
            (uint64_t)(uint16_t)value << 32;
 }
 
-static inline int entry_take(uint64_t entry) { return (int)(entry & 31); }
-static inline int entry_take_first(uint64_t entry) { return (int)(entry >> 8 & 31); }
-static inline int entry_step(uint64_t entry) { return (int)(entry >> 16 & 255); }
-static inline int entry_second_step(uint64_t entry) { return (int)(entry >> 24 & 255); }
-static inline int entry_value(uint64_t entry) { return (int16_t)(entry >> 32); }
-static inline int entry_second_value(uint64_t entry) { return (int16_t)(entry >> 48); }
+INLINE int entry_take(uint64_t entry) { return (int)(entry & 31); }
+INLINE int entry_take_first(uint64_t entry) { return (int)(entry >> 8 & 31); }
+INLINE int entry_step(uint64_t entry) { return (int)(entry >> 16 & 255); }
+INLINE int entry_second_step(uint64_t entry) { return (int)(entry >> 24 & 255); }
+INLINE int entry_value(uint64_t entry) { return (int16_t)(entry >> 32); }
+INLINE int entry_second_value(uint64_t entry) { return (int16_t)(entry >> 48); }
 
 static const uint8_t NATURAL[64] = {
     0,  1,  8,  16, 9,  2,  3,  10, 17, 24, 32, 25, 18, 11, 4,  5,  12, 19, 26, 33, 40, 48,
@@ -35,7 +38,7 @@ static const uint8_t NATURAL[64] = {
 };
 
 /* The number that `size` bits stand for. */
-static inline int extend(int bits, int size) { return bits < 1 << (size - 1) ? bits - (1 << size) + 1 : bits; }
+INLINE int extend(int bits, int size) { return bits < 1 << (size - 1) ? bits - (1 << size) + 1 : bits; }
 
 /* A symbol, for a code of `length` bits, when the bits that follow it are `rest`, of which `known` are there. */
 static uint64_t entry_of(const ScanTable *table, unsigned symbol, int length, unsigned rest, int known) {
@@ -142,7 +145,7 @@ typedef struct {
     int count, ended;
 } Bits;
 
-static inline uint64_t big_endian(const uint8_t *p) {
+INLINE uint64_t big_endian(const uint8_t *p) {
     uint64_t word;
     memcpy(&word, p, sizeof word);
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
@@ -165,7 +168,7 @@ static __attribute__((noinline)) void bits_fill_slowly(Bits *b) {
 }
 
 /* At least 32 bits, if there are as many. */
-static inline void bits_fill(Bits *b) {
+INLINE void bits_fill(Bits *b) {
     if (__builtin_expect(b->count >= 32, 1)) return;
     if (__builtin_expect(b->end - b->at >= 8 && !b->ended, 1)) {
         uint64_t word = big_endian(b->at), others = ~word;
@@ -182,9 +185,9 @@ static inline void bits_fill(Bits *b) {
     *b = slow;
 }
 
-static inline unsigned bits_look(const Bits *b, int count) { return (unsigned)(b->bits >> (64 - count)); }
+INLINE unsigned bits_look(const Bits *b, int count) { return (unsigned)(b->bits >> (64 - count)); }
 
-static inline void bits_take(Bits *b, int count) {
+INLINE void bits_take(Bits *b, int count) {
     b->bits <<= count;
     b->count -= count;
 }
@@ -200,7 +203,7 @@ static __attribute__((noinline)) uint64_t long_entry(const ScanTable *table, uns
 }
 
 /* The rest of an entry that is not whole: it is taken, and holds its coefficient. */
-static inline uint64_t entry_rest(Bits *b, const ScanTable *table, uint64_t entry) {
+INLINE uint64_t entry_rest(Bits *b, const ScanTable *table, uint64_t entry) {
     if (entry & LONG) entry = long_entry(table, bits_look(b, 16));
     bits_take(b, entry_take(entry));
     if (!(entry & MORE)) return entry;
@@ -210,7 +213,7 @@ static inline uint64_t entry_rest(Bits *b, const ScanTable *table, uint64_t entr
 }
 
 /* One block. `out`: NULL where it is not wanted. Returns 0 at anything unusual. */
-static inline int block_read(Bits *b, const ScanTable *dc, const ScanTable *ac, int *last, int16_t *out) {
+INLINE int block_read(Bits *b, const ScanTable *dc, const ScanTable *ac, int *last, int16_t *out) {
     bits_fill(b);
     uint64_t entry = dc->look[bits_look(b, SCAN_LOOK)];
     if (entry & (MORE | LONG)) entry = entry_rest(b, dc, entry);
@@ -261,7 +264,7 @@ static int scan_restart(Scan *scan) {
     return 1;
 }
 
-int scan_mcu(Scan *scan, int16_t (**blocks)[64]) {
+INLINE int mcu_read(Scan *scan, int16_t (**blocks)[64]) {
     if (scan->interval && scan->until == 0 && !scan_restart(scan)) return 0;
     int wanted = blocks != NULL && scan->column >= scan->first && scan->column <= scan->last;
     Bits b = {scan->at, scan->end, scan->bits, scan->count, scan->ended};
@@ -279,3 +282,17 @@ int scan_mcu(Scan *scan, int16_t (**blocks)[64]) {
     if (scan->interval) scan->until--;
     return 1;
 }
+
+static int mcu_plain(Scan *scan, int16_t (**blocks)[64]) { return mcu_read(scan, blocks); }
+
+#if defined(__x86_64__)
+/* With shifts that take their count from any register, of which every coefficient has several. */
+__attribute__((target("bmi,bmi2"))) static int mcu_bmi(Scan *scan, int16_t (**blocks)[64]) {
+    return mcu_read(scan, blocks);
+}
+#define MCU (__builtin_cpu_supports("bmi2") ? mcu_bmi : mcu_plain)
+#else
+#define MCU mcu_plain
+#endif
+
+int scan_mcu(Scan *scan, int16_t (**blocks)[64]) { return MCU(scan, blocks); }

@@ -82,21 +82,6 @@ def test_blur_is_a_normalised_gaussian() -> None:
     assert abs(len(sigmas) / 2000 - 0.5) < 0.04
 
 
-@pytest.mark.parametrize("angle", [90, -90, 180, 37])
-def test_rotation_is_that_of_pil(angle: float) -> None:
-    square = picture(41, 41, 2)
-    got = image.rotation((angle, angle), fill=(1, 2, 3)).apply(square, float(angle))
-    want = np.asarray(Image.fromarray(square).rotate(angle, fillcolor=(1, 2, 3)))
-    assert np.mean(np.abs(got.astype(int) - want) > 24) < 0.02
-
-
-def test_rotation_expands() -> None:
-    step = image.rotation((90, 90), expand=True)
-    np.testing.assert_array_equal(step.apply(SOURCE, 90.0), np.rot90(SOURCE))
-    diagonal = image.rotation((45, 45), expand=True).apply(SOURCE, 45.0)
-    assert abs(diagonal.shape[0] - 90 / 2**0.5) <= 1.5
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("contiguous", [False, True])
 def test_normalise_is_the_documented_formula(dtype: str, contiguous: bool) -> None:

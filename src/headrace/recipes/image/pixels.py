@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,8 +16,6 @@ from headrace.recipes.op import Numbers, Op, Size, check_probability, check_rang
 
 Image = NDArray[np.uint8]
 _LEVELS = np.arange(256, dtype=np.float32)
-_GREY = np.array([0.299, 0.587, 0.114], np.float32)
-"""The weights of red, green and blue in grey (ITU-R 601), as in PIL, OpenCV and torchvision."""
 
 
 class Pixels(Op, ABC):
@@ -46,29 +45,31 @@ def with_channels(image: Any, channels: int) -> Image:
     return out
 
 
-def _mapped(image: Image, slope: float, offset: float) -> Image:
-    """``slope * value + offset`` of every value, rounded and clipped."""
-    table = np.clip(np.rint(_LEVELS * np.float32(slope) + np.float32(offset)), 0, 255).astype(np.uint8)
+def _blended(image: Image, level: float, factor: float) -> Image:
+    """Every value as far from ``level`` as ``factor`` says, clipped, its fraction cut off as Pillow does."""
+    base = np.float32(level)
+    table = np.clip(base + np.float32(factor) * (_LEVELS - base), 0, 255).astype(np.uint8)
     return with_channels(cv2.LUT(image, table), image.shape[2])
 
 
 def adjust_brightness(image: Image, factor: float) -> Image:
     """Blend with black: 0 gives black, 1 the image, 2 twice the brightness."""
-    return _mapped(image, factor, 0.0)
+    return _blended(image, 0.0, factor)
 
 
 def adjust_contrast(image: Image, factor: float) -> Image:
     """Blend with the mean of the image's grey values: 0 gives plain grey, 1 the image."""
     mean = cv2.mean(_grey(image))[0]
-    return _mapped(image, factor, (1 - factor) * float(int(mean + 0.5)))
+    return _blended(image, float(int(mean + 0.5)), factor)
 
 
 def adjust_saturation(image: Image, factor: float) -> Image:
     """Blend with the grey image: 0 gives grey, 1 the image."""
     if image.shape[2] == 1:
         return image
-    matrix = np.eye(3, dtype=np.float32) * np.float32(factor) + _GREY[None, :] * np.float32(1 - factor)
-    out: Image = cv2.transform(image, matrix)
+    grey = cv2.cvtColor(_grey(image), cv2.COLOR_GRAY2RGB)
+    # OpenCV rounds and Pillow cuts off: half a level less, and a little more for what is whole already.
+    out: Image = cv2.addWeighted(image, factor, grey, 1 - factor, -0.5 + 1 / 512)
     return out
 
 
@@ -95,6 +96,7 @@ class ColorJitter(Pixels):
     hue: tuple[float, float] | None
     shows: ClassVar[str] = "color_jitter"
     draws: ClassVar[int] = 8
+    adjust: ClassVar[tuple[Callable[[Image, float], Image], ...]] = _ADJUST
 
     @property
     def random(self) -> bool:
@@ -118,7 +120,7 @@ class ColorJitter(Pixels):
     def apply(self, image: Image, parameters: Any) -> Image:
         """The adjustments, one after the other."""
         for which, factor in parameters:
-            image = _ADJUST[which](image, factor)
+            image = self.adjust[which](image, factor)
         return image
 
 

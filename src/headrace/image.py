@@ -30,6 +30,7 @@ from headrace.recipes.image.ops import (
     trivial_augment,
     vertical_flip,
 )
+from headrace.recipes.translate import steps_of
 
 __all__ = [
     "auto_augment",
@@ -57,6 +58,7 @@ __all__ = [
     "rotation",
     "sharpness",
     "solarize",
+    "steps_of",
     "to_float",
     "trivial_augment",
     "vertical_flip",

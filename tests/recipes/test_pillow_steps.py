@@ -64,6 +64,13 @@ def test_operations_are_those_of_pillow(name: str) -> None:
     assert abs(np.mean([one is not None for one in parameters(step)]) - 0.3) < 0.04
 
 
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_posterize_keeps_bits(bits: int) -> None:
+    want = ImageOps.posterize(Image.fromarray(SOURCE), bits)
+    np.testing.assert_array_equal(image.posterize(bits).apply(SOURCE, True), np.asarray(want))
+    assert not image.posterize(0).apply(SOURCE, True).any()
+
+
 @pytest.mark.parametrize("mode", ["constant", "edge", "reflect", "symmetric"])
 @pytest.mark.parametrize("padding", [0, 3, (2, 5), (1, 2, 3, 60)], ids=str)
 def test_pad(padding: Any, mode: str) -> None:

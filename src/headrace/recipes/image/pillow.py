@@ -107,6 +107,12 @@ def rotation(
     return Rotation(bounds, as_fill("rotation", fill), bool(expand), interpolation, middle)
 
 
+def posterized(picture: Any, bits: int) -> Any:
+    """With the upper ``bits`` of each value. (Pillow's own, which no longer takes 0 of them: black.)"""
+    mask = 0xFF << (8 - bits) & 0xFF
+    return picture.point([value & mask for value in range(256)] * len(picture.getbands()))
+
+
 def _operations() -> dict[str, Callable[[Any, Any], Any]]:
     from PIL import ImageEnhance, ImageOps
 
@@ -114,7 +120,7 @@ def _operations() -> dict[str, Callable[[Any, Any], Any]]:
         "invert": lambda picture, _: ImageOps.invert(picture),
         "equalize": lambda picture, _: ImageOps.equalize(picture),
         "autocontrast": lambda picture, _: ImageOps.autocontrast(picture),
-        "posterize": lambda picture, bits: ImageOps.posterize(picture, bits),
+        "posterize": posterized,
         "solarize": lambda picture, threshold: ImageOps.solarize(picture, threshold),
         "sharpness": lambda picture, factor: ImageEnhance.Sharpness(picture).enhance(factor),
     }

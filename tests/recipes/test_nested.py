@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from headrace import image
 from headrace.core.errors import OptionError
 from headrace.core.forms import Form
 from headrace.recipes import Recipe, compile_recipe
+from headrace.recipes.image.geometry import Fit
 from headrace.recipes.op import Columns
 from tests.recipes.helpers import MemorySource, jpeg, order, picture, png, rows, run
 
@@ -37,6 +39,12 @@ def test_all_steps_or_none() -> None:
     np.testing.assert_array_equal(step.apply(SOURCE, [jitter, blur]), want)
     once = step.steps[0].apply(SOURCE, jitter)
     np.testing.assert_array_equal(step.apply(SOURCE, [jitter, None]), once)
+
+
+def test_steps_draw_for_themselves() -> None:
+    both = parameters(image.random_apply([image.grayscale(0.5), image.invert(0.5)], 1))
+    found = Counter((first is None, second is None) for first, second in both)
+    assert len(found) == 4 and all(abs(count / 4000 - 0.25) < 0.03 for count in found.values())
 
 
 def test_one_of_several() -> None:
@@ -135,22 +143,38 @@ def test_a_bad_row_among_several_ways() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fit", "size", "want"),
+    ("of", "fit", "size", "want"),
     [
-        ("cover", (30, 30), (30, 60)),
-        ("contain", (30, 30), (15, 30)),
-        ("cover", (30, 80), (40, 80)),
-        ("contain", (30, 80), (30, 60)),
-        ("cover", 25, (25, 50)),
+        ((100, 200), "cover", (30, 30), (30, 60)),
+        ((100, 200), "contain", (30, 30), (15, 30)),
+        ((100, 200), "cover", (30, 80), (40, 80)),
+        ((100, 200), "contain", (30, 80), (30, 60)),
+        ((100, 200), "cover", 25, (25, 50)),
+        ((130, 100), "cover", 33, (43, 33)),  # 42.9
+        ((100, 130), "contain", 33, (25, 33)),  # 25.4
+        ((300, 1), "contain", 30, (30, 1)),
     ],
 )
-def test_resize_fits(fit: str, size: Any, want: tuple[int, int]) -> None:
-    source = MemorySource([png(picture(100, 200))])
+def test_resize_fits(of: tuple[int, int], fit: str, size: Any, want: tuple[int, int]) -> None:
+    source = MemorySource([png(picture(*of))])
     recipe = Recipe(source, image.decode(), [image.resize(size, fit=fit, antialias=True)])
     (sample,) = compile_recipe(recipe, caches_decoded=False).samples(order(source, [0]))
     assert sample.shape == (3, *want)
     exact = Recipe(source, image.decode(), [image.resize(want, antialias=True)])
     np.testing.assert_array_equal(sample, rows(exact, [0])[0][0].transpose(2, 0, 1))
+
+
+@pytest.mark.parametrize("divides", [False, True])
+def test_halves_go_the_way_of_the_library(divides: bool) -> None:
+    """Where a side would be half a pixel: as timm's and albumentations' own floats have it."""
+    short, long = np.meshgrid(np.arange(8, 90, dtype=float), np.arange(8, 400, dtype=float))
+    step = Fit(27, 27, cover=True, divides=divides)
+    height, width = step._sides(long.ravel(), short.ravel())
+    for at in range(0, height.size, 7):
+        sides = long.flat[at], short.flat[at]
+        scale, ratio = 27 / min(sides), min(side / 27 for side in sides)
+        want = [round(side / ratio if divides else side * scale) for side in sides]
+        assert [height[at], width[at]] == [max(side, 1) for side in want]
 
 
 def test_jpegs_may_be_read_in_full() -> None:

@@ -1,6 +1,7 @@
 """Image steps for recipes: ``decode`` goes into ``decode=``, all others into ``augment=[...]``."""
 
 from headrace.recipes.image.ops import (
+    affine,
     auto_augment,
     autocontrast,
     center_crop,
@@ -15,6 +16,7 @@ from headrace.recipes.image.ops import (
     normalise,
     normalize,
     pad,
+    perspective,
     posterize,
     rand_augment,
     random_apply,
@@ -33,6 +35,7 @@ from headrace.recipes.image.ops import (
 from headrace.recipes.translate import steps_of
 
 __all__ = [
+    "affine",
     "auto_augment",
     "autocontrast",
     "center_crop",
@@ -47,6 +50,7 @@ __all__ = [
     "normalise",
     "normalize",
     "pad",
+    "perspective",
     "posterize",
     "rand_augment",
     "random_apply",

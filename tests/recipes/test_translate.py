@@ -129,7 +129,7 @@ class RandomErasing:
 
 
 @theirs(TRANSFORMS)
-class RandomPerspective:
+class ElasticTransform:
     def __call__(self, image: Any) -> Any:
         return image
 
@@ -145,6 +145,25 @@ class RandomRotation:
     def __call__(self, image: Any) -> Any:
         way = PILLOW.get(self.interpolation, self.interpolation)
         return image.rotate(self.degrees[0], way, self.expand, self.center, fillcolor=(5, 5, 5))
+
+
+@theirs(TRANSFORMS)
+class RandomAffine:
+    def __init__(self, degrees: Any, **options: Any) -> None:
+        self.degrees, self.fill, self.interpolation = degrees, 0, Mode.NEAREST
+        for name in ("translate", "scale", "shear", "center"):
+            setattr(self, name, options.get(name))
+
+
+@theirs(TRANSFORMS)
+class RandomPerspective:
+    def __init__(self, distortion_scale: float, p: float, interpolation: Any) -> None:
+        self.distortion_scale, self.p, self.interpolation, self.fill = (
+            distortion_scale,
+            p,
+            interpolation,
+            (1, 2, 3),
+        )
 
 
 @theirs(TRANSFORMS)
@@ -352,11 +371,11 @@ def test_what_comes_out_is_what_theirs_gives(samples: Any, name: str, caches: bo
 
 
 def test_from_the_first_that_is_not_known_on_it_is_their_code(samples: Any) -> None:
-    recipe, notes = found(samples, Resize([32, 32]), RandomPerspective(), ToTensor())
-    assert calls(recipe) == ["to_pil", "RandomPerspective", "ToTensor"]
+    recipe, notes = found(samples, Resize([32, 32]), ElasticTransform(), ToTensor())
+    assert calls(recipe) == ["to_pil", "ElasticTransform", "ToTensor"]
     assert [str(note) for note in notes] == [
         "Resize",
-        "RandomPerspective: headrace has no such step",
+        "ElasticTransform: headrace has no such step",
         "ToTensor: it follows one that is not known",
     ]
     (value, _) = rows_of_samples(recipe, 0)
@@ -411,10 +430,12 @@ def rows_of_samples(recipe: Recipe, index: int) -> Any:
         ([RandomCrop(8, padding_mode="wrap")], "padding_mode"),
         ([GaussianBlur((4, 4), (1.0, 2.0))], "odd"),
         ([ToImage(), RandomRotation((1, 2))], "not Pillow's"),
+        ([ToImage(), RandomAffine([1, 2])], "not Pillow's"),
+        ([ToImage(), RandomPerspective(0.5, 0.5, Mode.BILINEAR)], "not Pillow's"),
         ([RandomRotation((1, 2), Mode.HAMMING)], "nearest, bilinear or bicubic"),
         ([ToTensor(), RandomInvert()], "it follows a conversion to floats"),
         ([ToTensor(), Pad(1, 3)], "fill 3"),
-        ([RandomApply([RandomPerspective()], 0.5)], "RandomPerspective in it: headrace has no such step"),
+        ([RandomApply([ElasticTransform()], 0.5)], "ElasticTransform in it: headrace has no such step"),
         ([RandomApply([CenterCrop(8)], 0.5)], "center_crop in it moves pixels"),
         ([RandomApply([RandomInvert(), RandomHorizontalFlip()], 0.5)], "horizontal_flip in it moves pixels"),
         ([RandomApply([ToTensor()], 0.5)], "ToTensor in it: no step on pixels"),
@@ -440,6 +461,11 @@ def test_random_ones_become_ours(samples: Any) -> None:
         ColorJitter(**jitter),
         GaussianBlur([5, 3], [0.1, 2.0]),
         RandomRotation([-5.0, 20.0], Mode.BILINEAR),
+        RandomAffine([-5.0, 5.0]),
+        RandomAffine(
+            [1.0, 2.0], translate=[0.1, 0.2], scale=(0.5, 2), shear=[1.0, 2.0, 3.0, 4.0], center=[3, 4]
+        ),
+        RandomPerspective(0.3, 0.4, Mode.BILINEAR),
         RandomApply([ColorJitter(**jitter), RandomInvert(p=0.25)], 0.8),
         RandomApply([RandomHorizontalFlip(0.5)], 0.5),
         RandomChoice([RandomSolarize(7), Compose([RandomEqualize(), RandomAutocontrast()])], [1, 3]),
@@ -455,6 +481,9 @@ def test_random_ones_become_ours(samples: Any) -> None:
         image.color_jitter(**jitter),
         image.gaussian_blur((3, 5), sigma=(0.1, 2.0)),
         image.rotation((-5, 20), interpolation="bilinear", fill=5),
+        image.affine(5),
+        image.affine((1, 2), translate=(0.1, 0.2), scale=(0.5, 2), shear=(1, 2, 3, 4), center=(3, 4)),
+        image.perspective(0.3, 0.4, fill=(1, 2, 3)),
         image.random_apply([image.color_jitter(**jitter), image.invert(0.25)], 0.8),
         image.horizontal_flip(0.25),
         image.random_choice([image.solarize(7), [image.equalize(), image.autocontrast()]], [1, 3]),

@@ -28,6 +28,7 @@ from headrace.recipes.image.pixels import color_jitter, gaussian_blur, grayscale
 from headrace.recipes.image.policies import auto_augment, rand_augment, trivial_augment
 from headrace.recipes.image.rows import layout, normalise, random_erasing, to_float
 from headrace.recipes.image.rowspec import MAX_PIXELS
+from headrace.recipes.image.warps import affine, perspective
 from headrace.recipes.op import Op, Size
 
 _CHANNELS = {"RGB": 3, "L": 1}
@@ -73,6 +74,7 @@ def decode(mode: str = "RGB", *, max_pixels: int = MAX_PIXELS, upright: bool = T
 normalize = normalise
 
 __all__ = [
+    "affine",
     "auto_augment",
     "autocontrast",
     "center_crop",
@@ -87,6 +89,7 @@ __all__ = [
     "normalise",
     "normalize",
     "pad",
+    "perspective",
     "posterize",
     "rand_augment",
     "random_apply",

@@ -215,6 +215,29 @@ def _rotation(pipeline: Pipeline, transform: Any) -> None:
     )
 
 
+def _affine(pipeline: Pipeline, transform: Any) -> None:
+    pipeline.pillows()
+    degrees, *rest = (
+        None if given is None else tuple(float(value) for value in given)
+        for given in (
+            transform.degrees,
+            transform.translate,
+            transform.scale,
+            transform.shear,
+            transform.center,
+        )
+    )
+    options: dict[str, Any] = dict(zip(("translate", "scale", "shear", "center"), rest, strict=True))
+    pipeline.steps.append(image.affine(degrees, **options, **_way(transform)))  # type: ignore[arg-type]
+
+
+def _perspective(pipeline: Pipeline, transform: Any) -> None:
+    pipeline.pillows()
+    pipeline.steps.append(
+        image.perspective(float(transform.distortion_scale), float(transform.p), **_way(transform))
+    )
+
+
 def _operation(make: Callable[..., Op], *names: str, anywhere: bool = False) -> Add:
     """An operation of Pillow's, with its parameters. ``anywhere``: torch does the same."""
 
@@ -333,6 +356,7 @@ _KNOWN: dict[str, Add] = {
     "RGB": _nothing,
     "RandAugment": _rand_augment,
     "RandomAdjustSharpness": _operation(image.sharpness, "sharpness_factor"),
+    "RandomAffine": _affine,
     "RandomApply": _apply,
     "RandomAutocontrast": _operation(image.autocontrast),
     "RandomChoice": _choice,
@@ -342,6 +366,7 @@ _KNOWN: dict[str, Add] = {
     "RandomGrayscale": _random_grayscale,
     "RandomHorizontalFlip": _flip(image.horizontal_flip),
     "RandomInvert": _operation(image.invert, anywhere=True),
+    "RandomPerspective": _perspective,
     "RandomPosterize": _operation(image.posterize, "bits", anywhere=True),
     "RandomResizedCrop": _resized_crop,
     "RandomRotation": _rotation,

@@ -230,6 +230,10 @@ def test_the_rest_gets_arrays() -> None:
     recipe = Recipe(MemorySource([png(SOURCE)]), hr.image.decode(), steps)
     rows_of_samples(recipe, 0)
     np.testing.assert_array_equal(seen[0], SOURCE[25:49, 18:42])
+    assert [step.style for step in steps[1:]] == ["image"] * 3
+    plain = hr.image.steps_of([CenterCrop(), lambda image: image[::2]])
+    assert plain[1].style == "plain"
+    assert rows_of_samples(Recipe(recipe.source, hr.image.decode(), plain), 0).shape == (12, 24, 3)
     later = hr.image.steps_of(Compose(transforms=[CenterCrop(), Normalize(), Look()]))
     rows_of_samples(Recipe(MemorySource([png(SOURCE)]), hr.image.decode(), later), 0)
     assert seen[1].shape == (24, 24, 3) and seen[1].dtype == np.float32

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from headrace.core.errors import OptionError
-from headrace.recipes.calls import Call, deterministic
+from headrace.recipes.calls import Call, as_op, deterministic
 from headrace.recipes.image import ops as image
+from headrace.recipes.op import Op
 from headrace.recipes.translate import albumentations, timm, torchvision
 from headrace.recipes.translate.pipeline import Note, Pipeline, Unknown, package_of
 from headrace.recipes.values import to_pil, to_tensor
@@ -63,16 +64,14 @@ def steps_of(transform: Any, *, strict: bool = False) -> Steps:
 
 def as_call(transform: Any) -> Call:
     """A transform as it is, called with what came before."""
-    package = package_of(transform)
-    if package == "albumentations":
-        return Call(transform, False, "image")
-    known = type(transform).__name__ in _DETERMINISTIC.get(package, ())
+    known = type(transform).__name__ in _DETERMINISTIC.get(package_of(transform), ())
     return Call(transform, known, "plain")
 
 
-def _take(pipeline: Pipeline, transforms: Sequence[Any]) -> tuple[list[Call], list[Note]]:
+def _take(pipeline: Pipeline, transforms: Sequence[Any]) -> tuple[list[Op], list[Note]]:
     """Take transforms into the pipeline for as long as they are known; what is left of them, and a note for each."""
-    add = albumentations.add if pipeline.kind == "array" else _add
+    arrays = pipeline.kind == "array"
+    add = albumentations.add if arrays else _add
     notes: list[Note] = []
     for at, transform in enumerate(transforms):
         name = type(transform).__name__
@@ -82,7 +81,8 @@ def _take(pipeline: Pipeline, transforms: Sequence[Any]) -> tuple[list[Call], li
             notes.append(Note(name, str(error) or "its parameters are not known"))
             later = transforms[at + 1 :]
             notes += [Note(type(one).__name__, "it follows one that is not known") for one in later]
-            return [as_call(one) for one in transforms[at:]], notes
+            # Arrays are what recipes hand to any callable; torchvision's and timm's are called as their Compose does.
+            return [as_op(one, "steps_of()") if arrays else as_call(one) for one in transforms[at:]], notes
         notes.append(Note(name))
     return [], notes
 

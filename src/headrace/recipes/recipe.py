@@ -17,6 +17,7 @@ from headrace.core.layout import BFLOAT16, RowLayout
 from headrace.recipes.calls import Call, as_op
 from headrace.recipes.fingerprint import digest
 from headrace.recipes.image.geometry import Geometry
+from headrace.recipes.image.mixing import BatchStep
 from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.pixels import Pixels
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
@@ -46,6 +47,7 @@ class Recipe:
       unless it is wrapped in ``deterministic()``.
     - ``collate``: makes a batch of a list of samples; by default their arrays are stacked.
     - ``target_transform``: a callable on the targets.
+    - ``batch``: a step on whole batches: ``image.mixup``, ``image.cutmix``, ``image.one_of``.
 
     A sample is ``(value, target)`` where the source has targets, else the value alone.
     """
@@ -55,6 +57,7 @@ class Recipe:
     augment: Sequence[Step] = ()
     collate: Callable[[list[Any]], Any] | None = None
     target_transform: Callable[[Any], Any] | None = None
+    batch: BatchStep | None = None
     steps: tuple[Op, ...] = field(init=False, repr=False)
     """``augment``, with every callable wrapped."""
     decoder: Op | None = field(init=False, repr=False)
@@ -85,6 +88,8 @@ class Recipe:
         object.__setattr__(self, "augment", tuple(self.augment))
         object.__setattr__(self, "decoder", decoder)
         object.__setattr__(self, "steps", steps)
+        if self.batch is not None:
+            _check_batch(self, self.batch)
 
     def __len__(self) -> int:
         """Samples of the source."""
@@ -142,6 +147,17 @@ class Recipe:
             if step.random or isinstance(step, Normalise | Layout):
                 return at
         return len(self.steps)
+
+    @property
+    def gives_images(self) -> bool:
+        """Whether samples are images as headrace writes them, and not what user code made of them."""
+        last = self.steps[-1] if self.steps else self.decoder
+        return not isinstance(last, Call | SyntheticDecode | None)
+
+    @property
+    def by_pixel(self) -> bool:
+        """Of samples that are images: whether they lie in memory pixel by pixel, and not plane by plane."""
+        return not any([step.planar for step in self.steps if isinstance(step, Layout)][-1:])
 
     @property
     def encoded(self) -> bool:
@@ -241,6 +257,30 @@ def _count(part: float, size: int) -> int:
     return part
 
 
+def _check_batch(recipe: Recipe, step: BatchStep) -> None:
+    """Refuse batch steps that have nothing to work on."""
+    targets = recipe.source.targets
+    if not isinstance(step, BatchStep):
+        raise OptionError(f"batch={step!r}: expected image.mixup(), image.cutmix() or image.one_of()")
+    if recipe.collate is not None:
+        raise OptionError(
+            f"batch={step} mixes rows, and collate= makes batches of another kind; leave one out"
+        )
+    if targets is None:
+        raise OptionError(f"batch={step} mixes targets, and {recipe.source!r} has none")
+    if step.needs_images and not recipe.gives_images:
+        raise OptionError(
+            f"batch={step} needs images that headrace wrote, to know their height and width; end augment= with "
+            "an image step, such as to_float()"
+        )
+    if recipe.target_transform is None and len(targets):
+        numbers = isinstance(targets, np.ndarray) and targets.ndim == 1 and targets.dtype.kind in "iu"
+        if not numbers or not 0 <= np.min(targets) <= np.max(targets) < step.classes:
+            raise OptionError(
+                f"batch={step}: expected targets that are class numbers, 0 to {step.classes - 1}"
+            )
+
+
 def _check_order(decoder: Op | None, steps: Sequence[Op]) -> None:
     """Refuse steps in an order that cannot work, so that nobody finds out in the middle of an epoch."""
     if not isinstance(decoder, Call | Decode | SyntheticDecode | None):
@@ -258,6 +298,8 @@ def _check_order(decoder: Op | None, steps: Sequence[Op]) -> None:
                 )
             value, written, dtype = step, None, ""
             continue
+        if isinstance(step, BatchStep):
+            raise OptionError(f"augment[{at}], {step}: works on whole batches; write batch=...")
         if isinstance(step, Decode) or not isinstance(
             step, Geometry | Pixels | Normalise | Layout | RandomErasing
         ):

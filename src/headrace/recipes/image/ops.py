@@ -14,6 +14,7 @@ from headrace.recipes.image.geometry import (
     resize,
     vertical_flip,
 )
+from headrace.recipes.image.mixing import cutmix, mixup, one_of
 from headrace.recipes.image.pixels import color_jitter, gaussian_blur, grayscale, rotation
 from headrace.recipes.image.policies import auto_augment, rand_augment, trivial_augment
 from headrace.recipes.image.rows import layout, normalise, random_erasing, to_float
@@ -66,13 +67,16 @@ __all__ = [
     "auto_augment",
     "center_crop",
     "color_jitter",
+    "cutmix",
     "decode",
     "gaussian_blur",
     "grayscale",
     "horizontal_flip",
     "layout",
+    "mixup",
     "normalise",
     "normalize",
+    "one_of",
     "rand_augment",
     "random_crop",
     "random_erasing",

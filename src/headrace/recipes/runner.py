@@ -65,18 +65,18 @@ class RecipeProgram:
         direct = out[0] if self._rest.writes or (self._whole and self._lead.writes) else None
         batch = self._prepare(order, direct)
         begin = time.perf_counter()
-        fields = len(out)
+        # (rows whose finished form was cached are values, although there is memory to write to)
+        stands = direct is not None and batch.block is direct
+        first, last = int(stands), len(out)
+        columns = [] if stands else [batch.values]
         if self._targets:
             if self._targets.field is not None:
                 self._targets.write(order, out[-1])
-                fields -= 1
+                last -= 1
             else:
-                batch = Batch([*zip(batch.values, self._targets.take(order), strict=True)], block=batch.block)
-                if direct is not None:  # the image part is in its place already
-                    self._place(order, [pair[1] for pair in batch.values], out[1:])
-                    fields = 0
-        if fields and batch.block is not out[0]:
-            self._place(order, batch.values, out[:fields])
+                columns.append(self._targets.take(order))
+        if columns:
+            self._place(order, columns, out[first:last])
         _count(work, Form.AUGMENTED, time.perf_counter() - begin)
 
     def label(self, work: Work, out: list[NDArray[Any]]) -> None:
@@ -88,7 +88,7 @@ class RecipeProgram:
         if self._targets.field is not None:
             self._targets.write(order, out[0])
         else:
-            self._place(order, self._targets.take(order), out)
+            self._place(order, [self._targets.take(order)], out)
         _count(work, Form.AUGMENTED, time.perf_counter() - begin)
 
     def decode(self, work: Work) -> None:
@@ -190,13 +190,12 @@ class RecipeProgram:
                 except Unpackable:  # such values are prepared anew each time
                     continue
 
-    def _place(self, order: Order, values: list[Any], out: list[NDArray[Any]]) -> None:
-        """Write values into rows, leaf by leaf; what does not fit is a fault."""
-        image = self._state.kind != "any"
-        for row, value in enumerate(values):
+    def _place(self, order: Order, columns: list[list[Any]], out: list[NDArray[Any]]) -> None:
+        """Write values into rows, leaf by leaf; what does not fit is a fault. ``columns``: the parts of a sample."""
+        for row in range(order.size):
             if order.failed(row):
                 continue
-            leaves = [value] if image and isinstance(value, np.ndarray) else flatten(value)[0]
+            leaves = [leaf for values in columns for leaf in flatten(values[row])[0]]
             try:
                 if len(leaves) != len(out):
                     raise ValueError(

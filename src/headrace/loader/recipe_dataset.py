@@ -123,6 +123,8 @@ def _tensors(value: Any) -> Any:
         return torch.from_numpy(value)
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return tuple(_tensors(item) for item in value)
+    if isinstance(value, list):
+        return [_tensors(item) for item in value]
     if isinstance(value, dict):
         return {key: _tensors(item) for key, item in value.items()}
     return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -51,6 +52,11 @@ class Batch:
         if self._values is None:
             self._values = [] if self.block is None else list(self.block)
         return self._values
+
+    def copy(self, *, deep: bool) -> Batch:
+        """The same, for somebody who changes what is in which row; ``deep``: or the values themselves."""
+        values = copy.deepcopy(self.values) if deep else list(self.values)
+        return Batch(values, None if self.jpeg is None else self.jpeg.copy(), self.infos)
 
     def part(self, rows: Sequence[int]) -> Batch:
         """The given rows alone."""

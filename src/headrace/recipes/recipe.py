@@ -25,6 +25,7 @@ from headrace.recipes.op import Op
 from headrace.recipes.program import body_fields
 from headrace.recipes.spin import SyntheticDecode
 from headrace.recipes.subset import SubsetSource
+from headrace.recipes.views import Views, branches_of, every_step
 from headrace.sampling.uniform import epoch_order
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Recipe:
     - ``decode``: turns a sample's bytes into a value: ``image.decode()``, any callable, or None for the bytes
       themselves. It is taken to be deterministic.
     - ``augment``: steps that follow each other: ``image`` steps and any callables. A callable counts as random
-      unless it is wrapped in ``deterministic()``.
+      unless it is wrapped in ``deterministic()``. The last may be ``views()``, for several views of each sample.
     - ``collate``: makes a batch of a list of samples; by default their arrays are stacked.
     - ``target_transform``: a callable on the targets.
     - ``batch``: a step on whole batches: ``image.mixup``, ``image.cutmix``, ``image.one_of``.
@@ -54,7 +55,7 @@ class Recipe:
 
     source: Source
     decode: Step | None = None
-    augment: Sequence[Step] = ()
+    augment: Sequence[Step] | Views = ()
     collate: Callable[[list[Any]], Any] | None = None
     target_transform: Callable[[Any], Any] | None = None
     batch: BatchStep | None = None
@@ -70,22 +71,26 @@ class Recipe:
                 f"Recipe(source={self.source!r}) is no source (it has no {missing[0]}); "
                 "use folder(...), files(...), or an object with the methods of headrace.sources.Source"
             )
-        if isinstance(self.augment, Op) or not isinstance(self.augment, Sequence):
+        augment = (self.augment,) if isinstance(self.augment, Views) else self.augment
+        if isinstance(augment, Op) or not isinstance(augment, Sequence):
             raise OptionError(
                 f"Recipe(augment={self.augment!r}): expected a list of steps; write augment=[...]"
             )
         decoder = None if self.decode is None else as_op(self.decode, "decode=")
-        steps = tuple(as_op(step, f"augment[{at}]") for at, step in enumerate(self.augment))
+        steps = tuple(as_op(step, f"augment[{at}]") for at, step in enumerate(augment))
         for option in ("collate", "target_transform"):
             value = getattr(self, option)
             if value is not None and not callable(value):
                 raise OptionError(f"Recipe({option}={value!r}) is not callable")
-        _check_order(decoder, steps)
-        if self.collate is not None and any(isinstance(s, Normalise) and s.dtype == BFLOAT16 for s in steps):
+        common, branches = branches_of(steps)
+        for branch in branches:
+            _check_order(decoder, (*common, *branch))
+        brief = [s for s in every_step(steps) if isinstance(s, Normalise) and s.dtype == BFLOAT16]
+        if self.collate is not None and brief:
             raise OptionError(
                 "numpy has no bfloat16, so collate= cannot get it; use float32 and cast in collate"
             )
-        object.__setattr__(self, "augment", tuple(self.augment))
+        object.__setattr__(self, "augment", tuple(augment))
         object.__setattr__(self, "decoder", decoder)
         object.__setattr__(self, "steps", steps)
         if self.batch is not None:
@@ -148,6 +153,11 @@ class Recipe:
                 return at
         return len(self.steps)
 
+    @cached_property
+    def every_step(self) -> tuple[Op, ...]:
+        """All steps one after the other, those of each view where there are several."""
+        return every_step(self.steps)
+
     @property
     def gives_images(self) -> bool:
         """Whether samples are images as headrace writes them, and not what user code made of them."""
@@ -167,12 +177,12 @@ class Recipe:
     @property
     def user_randomness(self) -> bool:
         """Whether user code may draw from the global generators, which all threads of a process share."""
-        return any(isinstance(step, Call) and step.random for step in self.steps)
+        return any(isinstance(step, Call) and step.random for step in self.every_step)
 
     @property
     def user_code(self) -> bool:
         """Whether a worker runs Python code of the user's, which holds the GIL and uses global generators."""
-        ops = (self.decoder, *self.steps)
+        ops = (self.decoder, *self.every_step)
         return self.target_transform is not None or any(isinstance(op, Call) for op in ops)
 
     def fingerprint(self, form: Form) -> str:
@@ -266,6 +276,8 @@ def _check_batch(recipe: Recipe, step: BatchStep) -> None:
         raise OptionError(
             f"batch={step} mixes rows, and collate= makes batches of another kind; leave one out"
         )
+    if recipe.steps and isinstance(recipe.steps[-1], Views):
+        raise OptionError(f"batch={step} mixes single images, and views() makes several of each sample")
     if targets is None:
         raise OptionError(f"batch={step} mixes targets, and {recipe.source!r} has none")
     if step.needs_images and not recipe.gives_images:
@@ -298,6 +310,10 @@ def _check_order(decoder: Op | None, steps: Sequence[Op]) -> None:
                 )
             value, written, dtype = step, None, ""
             continue
+        if isinstance(step, Views):
+            raise OptionError(
+                f"augment[{at}], {step}: must be the last step, and can have no views of its own"
+            )
         if isinstance(step, BatchStep):
             raise OptionError(f"augment[{at}], {step}: works on whole batches; write batch=...")
         if isinstance(step, Decode) or not isinstance(

@@ -1,10 +1,12 @@
 """Image steps for recipes.
 
-``decode`` goes into ``decode=``; ``mixup``, ``cutmix`` and ``one_of`` into ``batch=``; all others into ``augment=``.
+``decode`` goes into ``decode=``; ``mixup``, ``cutmix`` and ``one_of`` into ``batch=``;
+``mask`` and ``boxes`` into ``follow=``; all others into ``augment=``.
 """
 
 from headrace.recipes.image.ops import (
     auto_augment,
+    boxes,
     center_crop,
     color_jitter,
     cutmix,
@@ -13,6 +15,7 @@ from headrace.recipes.image.ops import (
     grayscale,
     horizontal_flip,
     layout,
+    mask,
     mixup,
     normalise,
     normalize,
@@ -30,6 +33,7 @@ from headrace.recipes.image.ops import (
 
 __all__ = [
     "auto_augment",
+    "boxes",
     "center_crop",
     "color_jitter",
     "cutmix",
@@ -38,6 +42,7 @@ __all__ = [
     "grayscale",
     "horizontal_flip",
     "layout",
+    "mask",
     "mixup",
     "normalise",
     "normalize",

@@ -26,7 +26,7 @@ from headrace.recipes.program import Program
 from headrace.recipes.recipe import Recipe
 from headrace.recipes.runner import RecipeProgram
 from headrace.recipes.spin import SyntheticDecode
-from headrace.recipes.targets import Targets
+from headrace.recipes.targets import FollowingTargets, Targets
 from headrace.recipes.views import Views, branches_of
 
 
@@ -35,7 +35,8 @@ def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
     common, branches = branches_of(recipe.steps)
     steps = list(enumerate(recipe.steps))
     split = recipe.lead if caches_decoded else 0
-    whole = caches_decoded and split == len(steps)
+    # (targets that follow their images need to know what all of them went through)
+    whole = caches_decoded and split == len(steps) and not recipe.followers
     decode = recipe.decoder
     state = State("any")
     image: Decode | None = None
@@ -72,6 +73,9 @@ def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
     else:
         decoder = NoDecoder()
     targets = Targets(recipe.source.targets, recipe.target_transform)
+    if recipe.followers:
+        given = recipe.source.targets, recipe.target_transform
+        targets = FollowingTargets(*given, recipe.followers, recipe.size)
     return RecipeProgram(
         decoder,
         lead,

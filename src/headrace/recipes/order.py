@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core import random
+from headrace.recipes.image.annotations import Track
 from headrace.recipes.op import Columns, Numbers
 from headrace.recipes.program import Fault, Work
 
@@ -71,7 +72,7 @@ class Batch:
 class Order:
     """Rows of an order under work: all of them, or the part that has to go through a stage."""
 
-    __slots__ = ("_columns", "_numbers", "_rows", "decoding", "indices", "words", "work")
+    __slots__ = ("_columns", "_numbers", "_rows", "decoding", "indices", "tracks", "words", "work")
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Order:
         columns: Columns,
         rows: list[int] | None = None,
         decoding: list[float] | None = None,
+        tracks: list[Track] | None = None,
     ) -> None:
         self.work = work
         self._columns = columns
@@ -91,6 +93,8 @@ class Order:
             self.words = work.words if rows is None else work.words[rows]
         self.decoding: list[float] = [] if decoding is None else decoding
         """Seconds of decoding inside stages that decode and augment in one, noted call by call."""
+        self.tracks = tracks
+        """How stages moved what all rows show, noted one after the other; None: nobody wants to know."""
 
     @property
     def size(self) -> int:
@@ -103,7 +107,7 @@ class Order:
 
     def part(self, rows: Iterable[int]) -> Order:
         """Some of these rows."""
-        return Order(self.work, self._columns, [self.row(at) for at in rows], self.decoding)
+        return Order(self.work, self._columns, [self.row(at) for at in rows], self.decoding, self.tracks)
 
     def draw(self, position: int) -> Numbers:
         """The random numbers of the step at a position of the recipe."""

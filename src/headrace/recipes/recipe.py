@@ -15,13 +15,15 @@ from headrace.core.errors import OptionError
 from headrace.core.forms import Form
 from headrace.core.layout import BFLOAT16, RowLayout
 from headrace.recipes.calls import Call, as_op
+from headrace.recipes.checks import check_batch, check_followers
 from headrace.recipes.fingerprint import digest
+from headrace.recipes.image.annotations import Boxes, Follower
 from headrace.recipes.image.geometry import Geometry
 from headrace.recipes.image.mixing import BatchStep
 from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.pixels import Pixels
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
-from headrace.recipes.op import Op
+from headrace.recipes.op import UNKNOWN, Op, Size
 from headrace.recipes.program import body_fields
 from headrace.recipes.spin import SyntheticDecode
 from headrace.recipes.subset import SubsetSource
@@ -48,6 +50,7 @@ class Recipe:
       unless it is wrapped in ``deterministic()``. The last may be ``views()``, for several views of each sample.
     - ``collate``: makes a batch of a list of samples; by default their arrays are stacked.
     - ``target_transform``: a callable on the targets.
+    - ``follow``: what of the target goes with the geometry of its image: ``image.mask``, ``image.boxes``, or a list.
     - ``batch``: a step on whole batches: ``image.mixup``, ``image.cutmix``, ``image.one_of``.
 
     A sample is ``(value, target)`` where the source has targets, else the value alone.
@@ -59,6 +62,7 @@ class Recipe:
     collate: Callable[[list[Any]], Any] | None = None
     target_transform: Callable[[Any], Any] | None = None
     batch: BatchStep | None = None
+    follow: Follower | Sequence[Follower] | None = None
     steps: tuple[Op, ...] = field(init=False, repr=False)
     """``augment``, with every callable wrapped."""
     decoder: Op | None = field(init=False, repr=False)
@@ -86,15 +90,17 @@ class Recipe:
         for branch in branches:
             _check_order(decoder, (*common, *branch))
         brief = [s for s in every_step(steps) if isinstance(s, Normalise) and s.dtype == BFLOAT16]
-        if self.collate is not None and brief:
+        if (self.collate is not None or self.ragged) and brief:
             raise OptionError(
                 "numpy has no bfloat16, so collate= cannot get it; use float32 and cast in collate"
             )
         object.__setattr__(self, "augment", tuple(augment))
         object.__setattr__(self, "decoder", decoder)
         object.__setattr__(self, "steps", steps)
+        if self.followers:
+            check_followers(self)
         if self.batch is not None:
-            _check_batch(self, self.batch)
+            check_batch(self, self.batch)
 
     def __len__(self) -> int:
         """Samples of the source."""
@@ -148,10 +154,30 @@ class Recipe:
         Normalising and laying out are cheap and make a row up to four times larger, so they do not: the cache
         holds the bytes before them.
         """
+        if self.followers:  # boxes are in pixels of the image as it was decoded, so its size has to be known
+            return 0
         for at, step in enumerate(self.steps):
             if step.random or isinstance(step, Normalise | Layout):
                 return at
         return len(self.steps)
+
+    @property
+    def followers(self) -> tuple[Follower, ...]:
+        """The parts of the target that follow the geometry of their images."""
+        return (self.follow,) if isinstance(self.follow, Follower) else tuple(self.follow or ())
+
+    @property
+    def ragged(self) -> bool:
+        """Whether targets differ in size from sample to sample, so that batches have a list of them."""
+        return any(isinstance(follower, Boxes) for follower in self.followers)
+
+    @property
+    def size(self) -> Size:
+        """Height, width and channels of images as they come out, as far as these are known before any is read."""
+        size = self.decoder.size if isinstance(self.decoder, Decode) else UNKNOWN
+        for step in self.steps:
+            size = step.shape(size) if isinstance(step, Geometry | Pixels) else size
+        return size
 
     @cached_property
     def every_step(self) -> tuple[Op, ...]:
@@ -209,7 +235,8 @@ class Recipe:
         rest = [step.plain() for step in self.steps[self.lead :]]
         # (Targets are read whole, however many they are: they are the source's, and always in memory.)
         targets = digest(self.source.targets, limit=math.inf)
-        augmented = digest("augmented", decoded, rest, targets, self.target_transform)
+        followers = [[follower.plain() for follower in self.followers]] if self.followers else []
+        augmented = digest("augmented", decoded, rest, targets, self.target_transform, *followers)
         return {Form.ENCODED: encoded, Form.DECODED: decoded, Form.AUGMENTED: augmented}
 
     def share_key(self, form: Form, layout: RowLayout | None = None) -> str:
@@ -265,32 +292,6 @@ def _count(part: float, size: int) -> int:
             raise OptionError(f"split({part!r}): a share lies below 1, a number of samples is an int")
         return round(part * size)
     return part
-
-
-def _check_batch(recipe: Recipe, step: BatchStep) -> None:
-    """Refuse batch steps that have nothing to work on."""
-    targets = recipe.source.targets
-    if not isinstance(step, BatchStep):
-        raise OptionError(f"batch={step!r}: expected image.mixup(), image.cutmix() or image.one_of()")
-    if recipe.collate is not None:
-        raise OptionError(
-            f"batch={step} mixes rows, and collate= makes batches of another kind; leave one out"
-        )
-    if recipe.steps and isinstance(recipe.steps[-1], Views):
-        raise OptionError(f"batch={step} mixes single images, and views() makes several of each sample")
-    if targets is None:
-        raise OptionError(f"batch={step} mixes targets, and {recipe.source!r} has none")
-    if step.needs_images and not recipe.gives_images:
-        raise OptionError(
-            f"batch={step} needs images that headrace wrote, to know their height and width; end augment= with "
-            "an image step, such as to_float()"
-        )
-    if recipe.target_transform is None and len(targets):
-        numbers = isinstance(targets, np.ndarray) and targets.ndim == 1 and targets.dtype.kind in "iu"
-        if not numbers or not 0 <= np.min(targets) <= np.max(targets) < step.classes:
-            raise OptionError(
-                f"batch={step}: expected targets that are class numbers, 0 to {step.classes - 1}"
-            )
 
 
 def _check_order(decoder: Op | None, steps: Sequence[Op]) -> None:

@@ -18,7 +18,7 @@ from headrace.recipes.op import Columns
 from headrace.recipes.order import Batch, Order
 from headrace.recipes.placing import as_arrays, field_of, write_leaf
 from headrace.recipes.program import Work
-from headrace.recipes.targets import Targets
+from headrace.recipes.targets import FollowingTargets, Targets
 from headrace.recipes.values import Unpackable, pack, unpack
 
 _ENCODED, _DECODED = np.uint8(Form.ENCODED), np.uint8(Form.DECODED)
@@ -69,7 +69,7 @@ class RecipeProgram:
 
     def run(self, work: Work, out: list[NDArray[Any]]) -> None:
         """Prepare every row of ``work`` into ``out``."""
-        order = Order(work, self._columns)
+        order = self._order(work)
         into = out[: len(self._outlets)] if self._writes else None
         views = self._prepare(order, into)
         begin = time.perf_counter()
@@ -112,7 +112,7 @@ class RecipeProgram:
 
     def samples(self, work: Work) -> list[Any]:
         """Prepare every row as a sample of its own."""
-        order = Order(work, self._columns)
+        order = self._order(work)
         views = [view.values for view in self._prepare(order, None)]
         if self._layout is None:
             self._learn(order, views)
@@ -121,6 +121,10 @@ class RecipeProgram:
         if self._targets:
             values = [*zip(values, self._targets.take(order), strict=True)]
         return [None if order.failed(row) else value for row, value in enumerate(values)]
+
+    def _order(self, work: Work) -> Order:
+        """An order whose rows are prepared, with a note of how, where targets follow that."""
+        return Order(work, self._columns, tracks=[] if isinstance(self._targets, FollowingTargets) else None)
 
     def _shown(self, order: Order, values: list[Any], state: State) -> list[Any]:
         """Values of one view as user code, or whoever looks at samples, gets them."""
@@ -229,7 +233,7 @@ class RecipeProgram:
     def _learn(self, order: Order, views: list[list[Any]]) -> None:
         """Take the first good sample for what all others should be."""
         row = next((row for row in range(order.size) if not order.failed(row)), None)
-        if row is None:
+        if row is None or self._targets.ragged:
             return
         target = self._targets.take(order.part([row]))[0] if self._targets else None
         parts: list[tuple[list[Field | None], Spec]] = []

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from headrace.core.errors import OptionError
+from headrace.recipes.image.annotations import boxes, mask
 from headrace.recipes.image.crops import random_crop
 from headrace.recipes.image.geometry import (
     center_crop,
@@ -65,6 +66,7 @@ normalize = normalise
 
 __all__ = [
     "auto_augment",
+    "boxes",
     "center_crop",
     "color_jitter",
     "cutmix",
@@ -73,6 +75,7 @@ __all__ = [
     "grayscale",
     "horizontal_flip",
     "layout",
+    "mask",
     "mixup",
     "normalise",
     "normalize",

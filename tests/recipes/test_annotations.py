@@ -208,7 +208,7 @@ def test_bad_masks_are_bad_samples(tmp_path: Path) -> None:
     pixels, masks = run(compile_recipe(recipe, caches_decoded=False), work)
     reasons = {row: fault.reason for row, fault in work.faults.items()}
     assert set(reasons) == {0, 1, 2, 3, 4}
-    for row, words in enumerate(["0.png: ", "mode RGB", "FileNotFound", "(30, 77)", "are no uint8"]):
+    for row, words in enumerate(["0.png: ", "mode RGB", "No such file", "(30, 77)", "are no uint8"]):
         assert words in reasons[row]
     np.testing.assert_array_equal(pixels[5, ..., 0], masks[5])
     for odd in (str(tmp_path), 3, np.zeros((40, 60), np.float32)):
@@ -388,6 +388,27 @@ def test_jobs_that_share_do_not_take_images_whose_masks_they_cannot_make(scenes:
                     assert torch.equal(images[:, 0], masks)
         hits = {name: form.hits for name, form in other.stats().cache.items()}
         assert hits["decoded"] > 0 and hits["augmented"] == 0
+
+
+def test_masks_are_fetched_with_their_images(scenes: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And not read while others are prepared, whichever entry of the target names them."""
+    monkeypatch.setattr("headrace.recipes.image.annotations._read", None)
+    assert all(torch.equal(images[:, 0], masks) for images, masks in batches(segments(scenes)))
+    targets = [{"mask": path, "id": at} for at, path in enumerate(scenes[1])]
+    named = segments((scenes[0], targets), follow=image.mask("mask"))
+    for images, target in hr.DataLoader(named, batch_size=4, num_workers=0):
+        assert torch.equal(images[:, 0], target["mask"])
+    # (a part of an order is prepared by itself where some of its rows are decoded)
+    source = MemorySource(BLOBS, scenes[1])
+    work = order(source, INDICES)
+    work.beside = {at: Path(path).read_bytes() for at, path in enumerate(scenes[1])}
+    part = work.part(2, 5)
+    program = compile_recipe(
+        Recipe(source, image.decode(), FIXED["training"], follow=image.mask()), caches_decoded=False
+    )
+    pixels, masks = run(program, part)
+    assert not part.faults
+    np.testing.assert_array_equal(pixels[..., 0], masks)
 
 
 def test_bad_masks_are_skipped(scenes: Any, tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from headrace.core.layout import BFLOAT16, RowLayout
 from headrace.recipes.calls import Call, as_op
 from headrace.recipes.checks import check_batch, check_followers
 from headrace.recipes.fingerprint import digest
-from headrace.recipes.image.annotations import Boxes, Follower
+from headrace.recipes.image.annotations import Boxes, Follower, Mask
 from headrace.recipes.image.geometry import Geometry
 from headrace.recipes.image.mixing import BatchStep
 from headrace.recipes.image.ops import Decode
@@ -170,6 +171,16 @@ class Recipe:
     def ragged(self) -> bool:
         """Whether targets differ in size from sample to sample, so that batches have a list of them."""
         return any(isinstance(follower, Boxes) for follower in self.followers)
+
+    def mask_path(self, index: int) -> Any:
+        """The file that holds a sample's mask, where its target says so; None: there is none, or user code knows."""
+        masks = [follower for follower in self.followers if isinstance(follower, Mask)]
+        if len(masks) != 1 or self.target_transform is not None or self.source.targets is None:
+            return None
+        target: Any = self.source.targets[index]
+        if masks[0].key:
+            target = target.get(masks[0].key) if isinstance(target, Mapping) else None
+        return target if isinstance(target, str | bytes | os.PathLike) else None
 
     @property
     def size(self) -> Size:

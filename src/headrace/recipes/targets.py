@@ -110,8 +110,9 @@ class FollowingTargets(Targets):
             if order.failed(row):
                 continue
             try:
+                at = order.row(row)
                 for follower in self._followers:
-                    values[row] = follower.follow(values[row], order.tracks, order.row(row))
+                    values[row] = follower.follow(values[row], order.tracks, at, order.work.beside.get(at))
             except Exception as error:
                 order.fault(row, error)
         return values

@@ -43,16 +43,14 @@ class Follower(Op, ABC):
 
     key: str
 
-    def follow(self, target: Any, tracks: Sequence[Track], row: int) -> Any:
-        """The target with this part moved."""
-        if not self.key:
-            return self.moved(target, tracks, row)
-        if not isinstance(target, Mapping) or self.key not in target:
+    def follow(self, target: Any, tracks: Sequence[Track], row: int, data: Any = None) -> Any:
+        """The target with this part moved. ``data``: what is in the file that it names, where that was read."""
+        if self.key and (not isinstance(target, Mapping) or self.key not in target):
             raise ValueError(f"{self}: the target is no dict with an entry {self.key!r}: {target!r:.200}")
-        return self.moved(target, tracks, row)
+        return self.moved(target, tracks, row, data)
 
     @abstractmethod
-    def moved(self, target: Any, tracks: Sequence[Track], row: int) -> Any:
+    def moved(self, target: Any, tracks: Sequence[Track], row: int, data: Any) -> Any:
         """See ``follow``."""
 
 
@@ -68,10 +66,10 @@ class Mask(Follower):
     dtype: str
     shows: ClassVar[str] = "mask"
 
-    def moved(self, target: Any, tracks: Sequence[Track], row: int) -> Any:
+    def moved(self, target: Any, tracks: Sequence[Track], row: int, data: Any) -> Any:
         """Read the mask if it is a path, and show of it what is shown of the image."""
         found = target[self.key] if self.key else target
-        labels = found if isinstance(found, np.ndarray) else read_mask(found)
+        labels = found if isinstance(found, np.ndarray) else read_mask(found, data)
         size = (int(tracks[0].height[row]), int(tracks[0].width[row]))
         if labels.shape != size:
             raise ValueError(f"the mask is of {labels.shape} pixels, and the image of {size} (height, width)")
@@ -99,20 +97,16 @@ def mask(key: str = "", *, fill: int = 0, dtype: str = "uint8") -> Mask:
     return Mask(key, int(fill), dtype)
 
 
-def read_mask(path: Any) -> NDArray[Any]:
-    """The labels in an image file of one channel: of a palette, its numbers."""
+def read_mask(path: Any, data: Any = None) -> NDArray[Any]:
+    """The labels in an image file of one channel: of a palette, its numbers. ``data``: its bytes, if known."""
     from PIL import Image
 
     if not isinstance(path, str | bytes | os.PathLike):
         raise ValueError(f"a mask is the path of an image, or an array, and not {path!r:.200}")
-    name = os.fsdecode(path)
-    found = os.stat(name)
-    if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
-        raise ValueError(f"{name} is no file, or one of more than {_LARGEST >> 30} GiB")
-    with open(name, "rb") as file:
-        data = file.read()
+    if isinstance(data, BaseException):
+        raise data
     try:
-        with Image.open(io.BytesIO(data)) as image:
+        with Image.open(io.BytesIO(_read(path) if data is None else data)) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(f"it has more than {MAX_PIXELS} pixels")
             if image.format == "JPEG" or image.mode not in _MODES:
@@ -121,7 +115,15 @@ def read_mask(path: Any) -> NDArray[Any]:
                 )
             return np.asarray(image)
     except Exception as error:
-        raise ValueError(f"mask {name}: {error}") from error
+        raise ValueError(f"mask {os.fsdecode(path)}: {error}") from error
+
+
+def _read(path: Any) -> bytes:
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+        raise ValueError(f"it is no file, or one of more than {_LARGEST >> 30} GiB")
+    with open(path, "rb") as file:
+        return file.read()
 
 
 def nearest(labels: NDArray[Any], view: View, row: int, fill: int) -> NDArray[Any]:
@@ -159,7 +161,7 @@ class Boxes(Follower):
     min_size: float
     shows: ClassVar[str] = "boxes"
 
-    def moved(self, target: Any, tracks: Sequence[Track], row: int) -> Any:
+    def moved(self, target: Any, tracks: Sequence[Track], row: int, data: Any) -> Any:
         """Map the boxes, cut them off at the edges, and drop what has become too small."""
         found = np.asarray(target[self.key], np.float64).reshape(-1, 4)
         others = {name: np.asarray(target[name]) for name in self.per_box if name in target}

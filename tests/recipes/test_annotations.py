@@ -21,6 +21,8 @@ from headrace.core.forms import Form
 from headrace.measure.hands import Hand
 from headrace.measure.stock import fill_stock
 from headrace.recipes import Recipe, compile_recipe
+from headrace.recipes.image.annotations import Track
+from headrace.recipes.image.view import View
 from tests.recipes.helpers import MemorySource, jpeg, order, png, read_only, run
 from tests.recipes.test_forms import layout_of
 from tests.sharing.fixtures import place as place  # (a host of the test's own)
@@ -184,6 +186,20 @@ def test_masks_of_images_that_are_as_they_were_decoded() -> None:
         assert not work.faults
         np.testing.assert_array_equal(pixels[..., 0], masks)
         kept.update(work.kept)
+
+
+def test_stages_may_work_on_some_of_the_rows() -> None:
+    track = Track()
+    sizes = {0: (40, 60), 1: (64, 33), 2: (50, 50)}
+    for rows in ((2, 0), (1,), (0, 1, 2)):
+        height, width = (np.array([sizes[row][side] for row in rows]) for side in (0, 1))
+        view = View(width.astype(float), height.astype(float))
+        view.x.crop(np.array([float(row) for row in rows]), 8)
+        track.note(view, rows, height, width)
+    for row, size in sizes.items():
+        shown = track.of(row)
+        assert [(one.height, one.width) for one in shown] == [size] * 2
+        assert [one.view.x.start[one.at] for one in shown] == [row] * 2
 
 
 def test_what_is_padded_has_a_label_of_its_own() -> None:

@@ -46,7 +46,11 @@ CASES: dict[str, tuple[list[Any], list[list[Any]]]] = {
 class Pass(Geometry):
     """Takes as many random numbers as another step, and does nothing."""
 
-    draws: int  # type: ignore[misc]
+    count: int
+
+    @property
+    def draws(self) -> int:  # type: ignore[override]
+        return self.count
 
     @property
     def random(self) -> bool:

@@ -72,7 +72,7 @@ class Batch:
 class Order:
     """Rows of an order under work: all of them, or the part that has to go through a stage."""
 
-    __slots__ = ("_columns", "_numbers", "_rows", "decoding", "indices", "tracks", "words", "work")
+    __slots__ = ("_columns", "_numbers", "_rows", "decoding", "indices", "track", "words", "work")
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class Order:
         columns: Columns,
         rows: list[int] | None = None,
         decoding: list[float] | None = None,
-        tracks: list[Track] | None = None,
+        track: Track | None = None,
     ) -> None:
         self.work = work
         self._columns = columns
@@ -93,8 +93,8 @@ class Order:
             self.words = work.words if rows is None else work.words[rows]
         self.decoding: list[float] = [] if decoding is None else decoding
         """Seconds of decoding inside stages that decode and augment in one, noted call by call."""
-        self.tracks = tracks
-        """How stages moved what all rows show, noted one after the other; None: nobody wants to know."""
+        self.track = track
+        """How stages moved what rows show; None: nobody wants to know."""
 
     @property
     def size(self) -> int:
@@ -107,7 +107,7 @@ class Order:
 
     def part(self, rows: Iterable[int]) -> Order:
         """Some of these rows."""
-        return Order(self.work, self._columns, [self.row(at) for at in rows], self.decoding, self.tracks)
+        return Order(self.work, self._columns, [self.row(at) for at in rows], self.decoding, self.track)
 
     def draw(self, position: int) -> Numbers:
         """The random numbers of the step at a position of the recipe."""

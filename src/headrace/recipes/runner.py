@@ -13,6 +13,7 @@ from headrace.core.layout import Field, RowLayout
 from headrace.core.tree import LEAF, Spec, flatten
 from headrace.recipes.chain import Chain, State
 from headrace.recipes.decoders import CallDecoder, Decoder, NoDecoder
+from headrace.recipes.image.annotations import Track
 from headrace.recipes.image.rows import from_storage
 from headrace.recipes.op import Columns
 from headrace.recipes.order import Batch, Order
@@ -124,7 +125,9 @@ class RecipeProgram:
 
     def _order(self, work: Work) -> Order:
         """An order whose rows are prepared, with a note of how, where targets follow that."""
-        return Order(work, self._columns, tracks=[] if isinstance(self._targets, FollowingTargets) else None)
+        return Order(
+            work, self._columns, track=Track() if isinstance(self._targets, FollowingTargets) else None
+        )
 
     def _shown(self, order: Order, values: list[Any], state: State) -> list[Any]:
         """Values of one view as user code, or whoever looks at samples, gets them."""

@@ -104,7 +104,7 @@ class FollowingTargets(Targets):
     def take(self, order: Order) -> list[Any]:
         """See ``Targets``. The rows of the order are prepared: what was done to them is noted there."""
         values = super().take(order)
-        if not order.tracks:
+        if order.track is None:
             raise ValueError("targets that follow their images are taken after these are prepared")
         for row in range(order.size):
             if order.failed(row):
@@ -112,7 +112,7 @@ class FollowingTargets(Targets):
             try:
                 at = order.row(row)
                 for follower in self._followers:
-                    values[row] = follower.follow(values[row], order.tracks, at, order.work.beside.get(at))
+                    values[row] = follower.follow(values[row], order.track.of(at), order.work.beside.get(at))
             except Exception as error:
                 order.fault(row, error)
         return values

@@ -1,6 +1,6 @@
 """Masks and boxes that go with an image: they are moved by the very views that its crops, resizes and flips became.
 
-A stage that resamples notes the views of its rows (``Track``). A mask is then resampled by them to the nearest pixel,
+A stage that resamples notes its views (``Track``). A mask is then resampled by them to the nearest pixel,
 and boxes are mapped through them, so that no random number is drawn twice and nothing can differ.
 """
 
@@ -12,7 +12,7 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,13 +29,29 @@ _LARGEST = 1 << 30
 """Bytes of a mask's file, at most."""
 
 
-@dataclass(frozen=True)
-class Track:
-    """What one stage showed of the images that came to it, and how large these were."""
+class Shown(NamedTuple):
+    """What one stage showed of the image of a row: row ``at`` of its views, and how large the image was before."""
 
     view: View
-    width: NDArray[Any]
-    height: NDArray[Any]
+    at: int
+    height: int
+    width: int
+
+
+class Track:
+    """How stages moved what rows show, in their order. A stage may work on some of the rows alone."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, list[Shown]] = {}
+
+    def note(self, view: View, rows: Sequence[int], height: NDArray[Any], width: NDArray[Any]) -> None:
+        """A stage shows these views of so large images, for these rows of an order."""
+        for at, (row, *size) in enumerate(zip(rows, height.tolist(), width.tolist(), strict=True)):
+            self._rows.setdefault(row, []).append(Shown(view, at, *size))
+
+    def of(self, row: int) -> Sequence[Shown]:
+        """What was done to a row."""
+        return self._rows[row]
 
 
 class Follower(Op, ABC):
@@ -43,14 +59,14 @@ class Follower(Op, ABC):
 
     key: str
 
-    def follow(self, target: Any, tracks: Sequence[Track], row: int, data: Any = None) -> Any:
+    def follow(self, target: Any, shown: Sequence[Shown], data: Any = None) -> Any:
         """The target with this part moved. ``data``: what is in the file that it names, where that was read."""
         if self.key and (not isinstance(target, Mapping) or self.key not in target):
             raise ValueError(f"{self}: the target is no dict with an entry {self.key!r}: {target!r:.200}")
-        return self.moved(target, tracks, row, data)
+        return self.moved(target, shown, data)
 
     @abstractmethod
-    def moved(self, target: Any, tracks: Sequence[Track], row: int, data: Any) -> Any:
+    def moved(self, target: Any, shown: Sequence[Shown], data: Any) -> Any:
         """See ``follow``."""
 
 
@@ -66,11 +82,11 @@ class Mask(Follower):
     dtype: str
     shows: ClassVar[str] = "mask"
 
-    def moved(self, target: Any, tracks: Sequence[Track], row: int, data: Any) -> Any:
+    def moved(self, target: Any, shown: Sequence[Shown], data: Any) -> Any:
         """Read the mask if it is a path, and show of it what is shown of the image."""
         found = target[self.key] if self.key else target
         labels = found if isinstance(found, np.ndarray) else read_mask(found, data)
-        size = (int(tracks[0].height[row]), int(tracks[0].width[row]))
+        size = (shown[0].height, shown[0].width)
         if labels.shape != size:
             raise ValueError(f"the mask is of {labels.shape} pixels, and the image of {size} (height, width)")
         if not np.can_cast(labels.dtype, self.dtype):
@@ -78,8 +94,8 @@ class Mask(Follower):
             low, high = (labels.min(), labels.max()) if labels.size else (0, 0)
             if labels.dtype.kind not in "iu" or not kept.min <= low <= high <= kept.max:
                 raise ValueError(f"labels {low} to {high} are no {self.dtype}; pass mask(dtype=...)")
-        for track in tracks:
-            labels = nearest(labels, track.view, row, self.fill)
+        for stage in shown:
+            labels = nearest(labels, stage.view, stage.at, self.fill)
         labels = np.ascontiguousarray(labels, self.dtype)
         return {**target, self.key: labels} if self.key else labels
 
@@ -129,13 +145,13 @@ def _read(path: Any) -> bytes:
 def nearest(labels: NDArray[Any], view: View, row: int, fill: int) -> NDArray[Any]:
     """What a row shows of its labels: the one under the centre of each pixel, as the image kernels' ``nearest``."""
     down, across = _places(view.y, row), _places(view.x, row)
-    shown: NDArray[Any] = labels[down][:, across]
+    part: NDArray[Any] = labels[down][:, across]
     full = (int(view.y.size[row]), int(view.x.size[row]))
-    if shown.shape == full:
-        return shown
+    if part.shape == full:
+        return part
     out = np.full(full, fill, np.promote_types(labels.dtype, np.min_scalar_type(fill)))
     top, left = (0 if axis.inset is None else int(axis.inset[row]) for axis in (view.y, view.x))
-    out[top : top + len(down), left : left + len(across)] = shown
+    out[top : top + len(down), left : left + len(across)] = part
     return out
 
 
@@ -161,7 +177,7 @@ class Boxes(Follower):
     min_size: float
     shows: ClassVar[str] = "boxes"
 
-    def moved(self, target: Any, tracks: Sequence[Track], row: int, data: Any) -> Any:
+    def moved(self, target: Any, shown: Sequence[Shown], data: Any) -> Any:
         """Map the boxes, cut them off at the edges, and drop what has become too small."""
         found = np.asarray(target[self.key], np.float64).reshape(-1, 4)
         others = {name: np.asarray(target[name]) for name in self.per_box if name in target}
@@ -170,8 +186,8 @@ class Boxes(Follower):
                 raise ValueError(
                     f"{len(found)} {self.key} and {len(values)} {name}; there must be one for each box"
                 )
-        for track in tracks:
-            found = mapped(found, track.view, row)
+        for stage in shown:
+            found = mapped(found, stage.view, stage.at)
         width, height = found[:, 2] - found[:, 0], found[:, 3] - found[:, 1]
         least = np.minimum(width, height)
         keep = (least > 0) & (least >= self.min_size)

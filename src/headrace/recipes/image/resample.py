@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from headrace.core.layout import BFLOAT16
 from headrace.recipes.image import kernels
-from headrace.recipes.image.annotations import Track
 from headrace.recipes.image.geometry import Geometry, RandomCrop, RandomResizedCrop, Resize
 from headrace.recipes.image.rows import Normalise
 from headrace.recipes.image.rowspec import MAX_PIXELS
@@ -127,8 +126,9 @@ class Resample:
         for position, step in self.steps:
             step.fold(view, order.draw(position))
         view.write(jobs)
-        if order.tracks is not None:
-            order.tracks.append(Track(view, jobs["width"].copy(), jobs["height"].copy()))
+        if order.track is not None:
+            rows = [order.row(at) for at in range(order.size)]
+            order.track.note(view, rows, jobs["height"], jobs["width"])
         for row, reason in view.faults.items():
             order.fault(row, reason)
             _blacken(batch, jobs, row, channels)

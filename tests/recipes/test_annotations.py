@@ -463,6 +463,27 @@ def test_batches_of_boxes(scenes: Any, workers: int) -> None:
     assert list(hr.DataLoader(own, batch_size=4, num_workers=workers)) == [4, 2]
 
 
+@pytest.mark.usefixtures("place")
+def test_boxes_are_the_same_wherever_images_come_from(scenes: Any) -> None:
+    targets = [{"boxes": boxes, "labels": [1, 2, 3]} for boxes in BOXES]
+    steps = [image.resize(40), image.random_crop(30), image.horizontal_flip()]
+    recipe = Recipe(hr.files(scenes[0], targets=targets), image.decode(), steps, follow=image.boxes())
+
+    def found(**options: Any) -> list[Any]:
+        options = {"batch_size": 4, "seed": 2, "num_workers": 0, "cache": "4MiB", **options}
+        with hr.DataLoader(recipe, **options) as loader:
+            epochs = []
+            for epoch in (0, 1, 0):  # the last is all from the cache
+                loader.set_epoch(epoch)
+                epochs += [[target["boxes"].clone() for target in targets] for _, targets in loader]
+            return epochs
+
+    expected = found(cache=None)
+    for options in ({}, {"num_workers": 1}, {"share": True, "sampling": "uniform"}):
+        for mine, other in zip(found(**options), expected, strict=True):
+            assert all(map(torch.equal, mine, other))
+
+
 def test_annotated_samples_are_measured() -> None:
     for recipe in (masked(*FIXED["training"]), detected(*FIXED["training"])):
         stock = fill_stock(recipe, INDICES, 1.0)

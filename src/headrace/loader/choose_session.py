@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 from typing import TYPE_CHECKING, Any
 
-from headrace.loader.collate import ragged_collate
 from headrace.loader.dataset_sessions import (
     AssignedSession,
     InlineIterableSession,
@@ -87,7 +86,7 @@ def _recipe_session(
         num_workers=workers,
         own_number=loader._own_number,
         ahead=None if prefetch is None else max(1, workers * prefetch),
-        collate_fn=loader._custom_collate or recipe.collate or ragged_collate(recipe),
+        collate_fn=loader._custom_collate or recipe.collate,
         worker_init_fn=loader.worker_init_fn,
         base_seed=seed,
         sharing=sharing,

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from headrace.loader.codec import SlotMemory
-from headrace.recipes.recipe import Recipe
 
 
 def collate_into(samples: list[Any], memory: SlotMemory) -> Any:
@@ -36,38 +31,6 @@ def collate_into(samples: list[Any], memory: SlotMemory) -> Any:
         return _stack(batch, collate_fn_map=collate_fn_map)
 
     return collate(samples, collate_fn_map={**default_collate_fn_map, torch.Tensor: tensors})
-
-
-def ragged_collate(recipe: Recipe) -> Callable[[list[Any]], Any] | None:
-    """How samples become batches where they cannot be rows; None where they can."""
-    return partial(_collate_ragged, stacked=recipe.size.fixed) if recipe.ragged else None
-
-
-def _collate_ragged(samples: list[Any], *, stacked: bool) -> Any:
-    """Images, stacked or in a list, and targets in a list.
-
-    By numpy, because torch's threads do not survive the fork of a worker.
-    """
-    images, targets = zip(*samples, strict=True)
-    return [_images(images, stacked), [_tensors(target) for target in targets]]
-
-
-def _images(images: Sequence[NDArray[Any]], stacked: bool) -> Any:
-    if not stacked:
-        return [torch.from_numpy(np.ascontiguousarray(image)) for image in images]
-    by_pixel = [image.transpose(1, 2, 0) for image in images]
-    if all(image.flags.c_contiguous for image in by_pixel):  # they stay in channels_last format
-        return torch.from_numpy(np.stack(by_pixel)).movedim(-1, 1)
-    return torch.from_numpy(np.stack(images))
-
-
-def _tensors(target: dict[str, Any]) -> dict[str, Any]:
-    return {
-        name: torch.from_numpy(value)
-        if isinstance(value, np.ndarray) and value.dtype.kind in "biuf"
-        else value
-        for name, value in target.items()
-    }
 
 
 def _stack(batch: Any, *, collate_fn_map: Any) -> Any:

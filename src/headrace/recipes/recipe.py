@@ -26,6 +26,7 @@ from headrace.recipes.image.pixels import Pixels
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
 from headrace.recipes.op import UNKNOWN, Op, Size
 from headrace.recipes.program import body_fields
+from headrace.recipes.ragged import listed_images, stacked_images
 from headrace.recipes.spin import SyntheticDecode
 from headrace.recipes.subset import SubsetSource
 from headrace.recipes.views import Views, branches_of, every_step
@@ -90,16 +91,18 @@ class Recipe:
         common, branches = branches_of(steps)
         for branch in branches:
             _check_order(decoder, (*common, *branch))
-        brief = [s for s in every_step(steps) if isinstance(s, Normalise) and s.dtype == BFLOAT16]
-        if (self.collate is not None or self.ragged) and brief:
-            raise OptionError(
-                "numpy has no bfloat16, so collate= cannot get it; use float32 and cast in collate"
-            )
         object.__setattr__(self, "augment", tuple(augment))
         object.__setattr__(self, "decoder", decoder)
         object.__setattr__(self, "steps", steps)
         if self.followers:
             check_followers(self)
+        if self.ragged and self.collate is None:
+            object.__setattr__(self, "collate", stacked_images if self.size.fixed else listed_images)
+        brief = [s for s in every_step(steps) if isinstance(s, Normalise) and s.dtype == BFLOAT16]
+        if self.collate is not None and brief:
+            raise OptionError(
+                "numpy has no bfloat16, so collate= cannot get it; use float32 and cast in collate"
+            )
         if self.batch is not None:
             check_batch(self, self.batch)
 
@@ -169,7 +172,8 @@ class Recipe:
 
     @property
     def ragged(self) -> bool:
-        """Whether targets differ in size from sample to sample, so that batches have a list of them."""
+        """Whether targets differ in size from sample to sample, so that batches have a list of them: ``collate``
+        makes those."""
         return any(isinstance(follower, Boxes) for follower in self.followers)
 
     def mask_path(self, index: int) -> Any:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
     from headrace.core.forms import Form
     from headrace.loader import DataLoader, Stats
-    from headrace.recipes import Recipe, deterministic
+    from headrace.recipes import Recipe, deterministic, views
     from headrace.sources import files, folder
 
 
@@ -62,6 +62,7 @@ __all__ = [
     "folder",
     "image",
     "synthetic",
+    "views",
 ]
 
 
@@ -75,6 +76,7 @@ _HOMES = {
     "deterministic": "recipes",
     "files": "sources",
     "folder": "sources",
+    "views": "recipes",
 }
 _MODULES = ("core", "image", "recipes", "sources", "synthetic")
 

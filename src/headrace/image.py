@@ -1,11 +1,17 @@
-"""Image steps for recipes: ``decode`` goes into ``decode=``, all others into ``augment=[...]``."""
+"""Image steps for recipes.
+
+``decode`` goes into ``decode=``; ``mixup``, ``cutmix`` and ``one_of`` into ``batch=``;
+``mask`` and ``boxes`` into ``follow=``; all others into ``augment=``.
+"""
 
 from headrace.recipes.image.ops import (
     affine,
     auto_augment,
     autocontrast,
+    boxes,
     center_crop,
     color_jitter,
+    cutmix,
     decode,
     equalize,
     gaussian_blur,
@@ -13,8 +19,11 @@ from headrace.recipes.image.ops import (
     horizontal_flip,
     invert,
     layout,
+    mask,
+    mixup,
     normalise,
     normalize,
+    one_of,
     pad,
     perspective,
     posterize,
@@ -38,8 +47,10 @@ __all__ = [
     "affine",
     "auto_augment",
     "autocontrast",
+    "boxes",
     "center_crop",
     "color_jitter",
+    "cutmix",
     "decode",
     "equalize",
     "gaussian_blur",
@@ -47,8 +58,11 @@ __all__ = [
     "horizontal_flip",
     "invert",
     "layout",
+    "mask",
+    "mixup",
     "normalise",
     "normalize",
+    "one_of",
     "pad",
     "perspective",
     "posterize",

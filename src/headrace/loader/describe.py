@@ -104,7 +104,7 @@ def describe(
 
 
 def _user_in(recipe: Recipe) -> Literal["", "decode", "augment", "both"]:
-    ops = (recipe.decoder, *recipe.steps)
+    ops = (recipe.decoder, *recipe.every_step)
     before = any(isinstance(op, Call) for op in ops[: recipe.lead + 1])
     after = any(isinstance(op, Call) for op in ops[recipe.lead + 1 :]) or recipe.collate is not None
     if before and after:
@@ -113,7 +113,7 @@ def _user_in(recipe: Recipe) -> Literal["", "decode", "augment", "both"]:
 
 
 def _user_steps(recipe: Recipe) -> tuple[str, ...]:
-    names = [str(op) for op in (recipe.decoder, *recipe.steps) if isinstance(op, Call)]
+    names = [str(op) for op in (recipe.decoder, *recipe.every_step) if isinstance(op, Call)]
     if recipe.collate is not None:
         names.append(getattr(recipe.collate, "__qualname__", "collate"))
     return tuple(names[:8])

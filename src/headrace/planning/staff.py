@@ -7,9 +7,9 @@ from typing import NamedTuple
 _THREADS = 4
 """Threads in one process, at most: what runs between native calls takes turns at the interpreter lock."""
 _PROCESSES = 32
-"""Up to so many CPUs, each gets a process: from a decoded cache, 16 of them with a thread each deliver 1.7 times what 4
-with four threads do (54,000 samples per second on 16 CPUs, against 32,000). With more CPUs threads come in as well:
-a process takes memory, and time to start."""
+"""Up to so many CPUs, each gets a process: from a decoded cache, 16 with a thread each deliver 1.7 times what 4 with
+four threads do (54,000 samples per second on 16 CPUs, against 32,000). With more CPUs threads come in as well, as
+processes take memory, and time to start."""
 _HELD = 0.4
 """User code that holds the lock for more than this share of its time gains nothing from a second thread."""
 

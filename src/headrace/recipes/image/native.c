@@ -3,6 +3,7 @@
 #include <Python.h>
 #include <string.h>
 
+#include "blend.h"
 #include "jobs.h"
 
 _Static_assert(sizeof(Job) == 72, "the numpy dtype JOB has this size");
@@ -366,6 +367,8 @@ static PyMethodDef methods[] = {
      "decode_many(workspace, blobs, outs, origins, status, max_pixels, as_stored): decode whole images or parts"},
     {"rows_many", rows_many, METH_VARARGS,
      "rows_many(workspace, sources, jobs, out, status, spec): resample a box of each source into a row"},
+    {"blend_rows", blend_rows, METH_VARARGS,
+     "blend_rows(rows, before, dtype, weight): blend each row with the one before it, in place"},
     {"explain", explain, METH_VARARGS, "explain(workspace): libjpeg's words for the last failure"},
     {"own_mcus", own_mcus, METH_VARARGS,
      "own_mcus(workspace): pieces of the last JPEG whose codes were not read by libjpeg"},

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from headrace.core.errors import OptionError
+from headrace.recipes.image.annotations import boxes, mask
 from headrace.recipes.image.crops import pad, random_crop
 from headrace.recipes.image.geometry import (
     center_crop,
@@ -14,6 +15,7 @@ from headrace.recipes.image.geometry import (
     resize,
     vertical_flip,
 )
+from headrace.recipes.image.mixing import cutmix, mixup, one_of
 from headrace.recipes.image.nested import random_apply, random_choice
 from headrace.recipes.image.pillow import (
     autocontrast,
@@ -77,8 +79,10 @@ __all__ = [
     "affine",
     "auto_augment",
     "autocontrast",
+    "boxes",
     "center_crop",
     "color_jitter",
+    "cutmix",
     "decode",
     "equalize",
     "gaussian_blur",
@@ -86,8 +90,11 @@ __all__ = [
     "horizontal_flip",
     "invert",
     "layout",
+    "mask",
+    "mixup",
     "normalise",
     "normalize",
+    "one_of",
     "pad",
     "perspective",
     "posterize",

@@ -125,6 +125,9 @@ class Resample:
         for position, step in self.steps:
             step.fold(view, order.draw(position))
         view.write(jobs)
+        if order.track is not None:
+            rows = [order.row(at) for at in range(order.size)]
+            order.track.note(view, rows, jobs["height"], jobs["width"])
         for row, reason in view.faults.items():
             order.fault(row, reason)
             _blacken(batch, jobs, row, channels)

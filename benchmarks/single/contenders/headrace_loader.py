@@ -34,12 +34,16 @@ class HeadraceLoader(Iterated):
 
 
 def recipe(
-    setup: Setup, source: Any = None, scale: tuple[float, float] = (0.08, 1.0), flip: float = 0.5
+    setup: Setup,
+    source: Any = None,
+    scale: tuple[float, float] = (0.08, 1.0),
+    flip: float = 0.5,
+    reduce: bool = True,
 ) -> hr.Recipe:
     """The same work as everybody's; on another ``source`` than all photos, or augmented otherwise, where asked."""
     return hr.Recipe(
         source=hr.folder(str(setup.photos)) if source is None else source,
-        decode=hr.image.decode(),
+        decode=hr.image.decode(reduce=reduce),
         augment=[hr.image.random_resized_crop(setup.size, scale=scale), hr.image.horizontal_flip(flip)],
     )
 

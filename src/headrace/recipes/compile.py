@@ -1,7 +1,8 @@
 """A recipe turned into a program.
 
 With ``caches_decoded``, rows go through the decoded form: decode and the leading deterministic steps are one
-chain, the rest another, and a row is the same bit for bit whether its decoded form was cached or not.
+chain, the rest another, and a row is the same bit for bit whether its decoded form was cached or not. JPEG images
+are decoded as small as all crops that the recipe may draw allow (``Recipe.floor``).
 Without it, all steps are one chain, which may read JPEG images at a lower resolution where that suffices.
 
 Seconds: decode and the leading steps count as DECODED, the rest as AUGMENTED. A kernel call that reads JPEG
@@ -39,18 +40,20 @@ def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
     elif isinstance(decode, SyntheticDecode):
         shape = decode.shape if decode.shape is not None else getattr(recipe.source, "shape", None)
         state = State("any", known=None if shape is None else Field(shape, "uint8"))
-    lead = Builder(state, decode=image, dct_scaling=True).build(steps[:split], last=whole)
+    reduce = image is None or image.reduce
+    lead = Builder(state, decode=image, dct_scaling=reduce).build(steps[:split], last=whole)
     rest = Chain([], lead.state, None)
     if not whole:
-        # The decoded form is the full image where nothing leads, and what is cut from it must be the same
+        # The decoded form is the image itself where nothing leads, and what is cut from it must be the same
         # whether it was read in full or in part.
-        builder = Builder(lead.state, decode=image, dct_scaling=not caches_decoded)
+        builder = Builder(lead.state, decode=image, dct_scaling=reduce and not caches_decoded)
         rest = builder.build(steps[split:], last=True)
     first = lead if lead.stages else rest
     decoder: Decoder
     if isinstance(decode, Decode):
         fresh = not (first.stages and (first.reads_jpeg or isinstance(first.stages[0], Paint)))
-        decoder = ImageDecoder(decode, lazy=first.reads_jpeg, fresh=fresh)
+        floor = recipe.floor if caches_decoded else None
+        decoder = ImageDecoder(decode, lazy=first.reads_jpeg, fresh=fresh, floor=floor)
     elif isinstance(decode, SyntheticDecode):
         decoder = SyntheticDecoder(decode, shape)
     elif isinstance(decode, Call):

@@ -7,18 +7,23 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cache import huge
-from headrace.cache.huge import HUGE, worthwhile
+from headrace.cache.arena import Arena, map_file
+from headrace.cache.huge import HUGE, HugePages, worthwhile
 from headrace.cache.windows import Windows
+from headrace.coordinate.messages import Order
+from headrace.core.forms import Form
 from headrace.core.sparse import resident
+from headrace.engine.store import Cache, LocalStore
 
 PAGE = 64
 MIB = 1 << 20
-SPAN = 256 * MIB
+SPAN = 257 * MIB  # no multiple of a huge page, or the kernel might map it well by itself
 
 
 @given(
@@ -74,13 +79,27 @@ def in_huge_pages(fd: int) -> int:
     return total
 
 
+def address_of(memory: memoryview) -> int:
+    address: int = np.frombuffer(memory, np.uint8).__array_interface__["data"][0]
+    return address
+
+
+@pytest.mark.parametrize("align", [1 << 16, 2 * MIB, 64 * MIB])
+def test_a_file_can_be_mapped_at_a_multiple(fd: int, align: int) -> None:
+    for nbytes in (100, 3 * MIB, SPAN):
+        memory = map_file(fd, 0, nbytes, align=align)
+        assert address_of(memory) % align == 0 and len(memory) == nbytes
+        memory[0] = memory[nbytes - 1] = 7
+        assert os.pread(fd, 1, nbytes - 1) == b"\7"
+
+
 def possible() -> bool:
     """Whether this machine makes huge pages when it is asked to."""
     fd = os.memfd_create("headrace-test-huge")
     try:
-        os.ftruncate(fd, 4 * HUGE)
-        made = Windows(fd, 4 * HUGE)
-        return made._huge is not None and made._huge.take(fd, [(0, HUGE)], SPAN) == 1
+        os.ftruncate(fd, HUGE)
+        memory = map_file(fd, 0, HUGE, align=HUGE)
+        return HugePages(address_of(memory), HUGE).take(fd, [(0, HUGE)], SPAN) == 1
     finally:
         os.close(fd)
 
@@ -168,3 +187,16 @@ def test_without_huge_pages_nothing_is_taken_ahead(fd: int, monkeypatch: pytest.
     monkeypatch.setattr("headrace.cache.windows.HUGE", 0)
     Windows(fd, SPAN).settle(fd, [(0, 8 * MIB)], SPAN)
     assert resident(fd) == 0
+
+
+@needs_huge
+def test_an_order_s_samples_are_decoded_into_huge_pages() -> None:
+    cache = Cache(Arena(), SPAN, budget=16 * HUGE)
+    os.ftruncate(cache.arena.fd, SPAN)
+    size = HUGE // 4
+    blocks = np.array([(int(Form.DECODED), number * size, size) for number in range(16)], np.int64)
+    order = Order(1, 0, 0, 16, 0, 0, 0, 0, b"", grants=blocks.tobytes())
+    store = LocalStore(cache)
+    assert None not in store.take(order, Form.DECODED, [size - 64] * 16)
+    assert resident(cache.arena.fd) == 4 * HUGE
+    cache.arena.close()

@@ -2,7 +2,8 @@
 
 Each job is a process of its own, as two terminals would start them; they find each other through a small host
 process that the first one starts. Jobs 1 and 2 have the same recipe, so they share augmented samples too; job 3
-crops otherwise and shares what is decoded. What is cached is decoded once for all of them.
+crops otherwise and shares what is decoded: reduce=False keeps images as large as they are, where a cache would else
+keep them as small as each recipe's crops allow. What is cached is decoded once for all of them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def train(number: int, root: Path, size: int, results: Any) -> None:
     """A training job. The loader is as always, but for share=True."""
     recipe = hr.Recipe(
         source=hr.folder(root),
-        decode=hr.image.decode(),
+        decode=hr.image.decode(reduce=False),
         augment=[hr.image.random_resized_crop(size), hr.image.horizontal_flip()],
     )
     with hr.DataLoader(

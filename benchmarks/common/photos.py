@@ -1,5 +1,7 @@
 """The benchmark photos: seeded crops of photographs from Debian's wallpaper packages, about 500x375, JPEG.
 
+Some benchmarks also have large ones, of 3 to 6 megapixels.
+
 A photo is a pure function of its number, so the first thousand are the same whether a thousand or four
 thousand are made. The packages are unpacked under ``.data``; nothing is installed on the machine.
 """
@@ -8,11 +10,13 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import random
 import shutil
 import subprocess
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +37,19 @@ ZOOM = (1.5, 5.0)
 BYTES = (26_000, 120_000)
 """A crop outside of this is sky or noise, and another is cut."""
 TRIES = 12
+LARGE_PIXELS = (3e6, 6e6)
+LARGE_RATIOS = (4 / 3, 3 / 2, 3 / 4)
+LARGE_SOURCE = 4_000_000
+"""Pixels that the source of a large photo has at least: one that is smaller than the photo is enlarged a little."""
 FLAT = (
     *("Fossa", "Painting-Colors", "free", "umang", "DarkestHour", "Flow", "Kite", "Storm", "summer_1am"),
     *("PastelHills", "Volna", "Shell", "Honeywave", "greentock", "seeding", "Bridge"),
 )
 """Drawings, skies and blurs: hardly any crop of these has an ordinary photo's size in bytes."""
+
+
+Photo = Callable[[Any, random.Random], bytes]
+"""Cuts one photo from a source."""
 
 
 class PhotosUnavailable(RuntimeError):
@@ -63,6 +75,19 @@ def make_photos(data: Path, count: int) -> Path:
             link.parent.mkdir(parents=True, exist_ok=True)
             os.link(_path(root, i), link)
     return part
+
+
+def make_large_photos(data: Path, count: int) -> Path:
+    """As ``make_photos``, of 3 to 6 megapixels."""
+    from PIL import Image
+
+    root = data / f"large-{count}" / "train"
+    todo = [i for i in range(count) if not _path(root, i).exists()]
+    if todo:
+        paths = _sources(data)
+        sizes = {path: Image.open(path).size for path in paths}
+        _cut([p for p in paths if math.prod(sizes[p]) >= LARGE_SOURCE], root, todo, _large_photo)
+    return root
 
 
 def describe_photos(root: Path) -> dict[str, Any]:
@@ -132,7 +157,7 @@ def _unpack(debs: Path, into: Path) -> None:
             subprocess.run(["dpkg", "-x", str(deb), str(into)], check=True)
 
 
-def _cut(sources: list[Path], root: Path, numbers: list[int]) -> None:
+def _cut(sources: list[Path], root: Path, numbers: list[int], photo: Photo | None = None) -> None:
     from PIL import Image
 
     for label in range(CLASSES):
@@ -148,9 +173,24 @@ def _cut(sources: list[Path], root: Path, numbers: list[int]) -> None:
             opened = path, Image.open(path).convert("RGB")
         target = _path(root, number)
         partial = target.with_suffix(".partial")
-        partial.write_bytes(_photo(opened[1], random.Random(f"{SEED}/{number}")))
+        partial.write_bytes((photo or _photo)(opened[1], random.Random(f"{SEED}/{number}")))
         partial.rename(target)
     say(f"{len(work)} photos in {root}")
+
+
+def _large_photo(source: Any, draw: random.Random) -> bytes:
+    """One JPEG of random area and ratio, pixel by pixel where the source is large enough."""
+    from PIL import Image
+
+    pixels, ratio = draw.uniform(*LARGE_PIXELS), draw.choice(LARGE_RATIOS)
+    width, height = round(math.sqrt(pixels * ratio)), round(math.sqrt(pixels / ratio))
+    zoom = min(1.0, source.width / width, source.height / height)
+    wide, high = int(width * zoom), int(height * zoom)
+    x, y = draw.uniform(0, source.width - wide), draw.uniform(0, source.height - high)
+    crop = source.resize((width, height), Image.Resampling.BICUBIC, box=(x, y, x + wide, y + high))
+    file = io.BytesIO()
+    crop.save(file, "JPEG", quality=QUALITY, subsampling="4:2:0")
+    return file.getvalue()
 
 
 def _photo(source: Any, draw: random.Random) -> bytes:

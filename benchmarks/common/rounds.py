@@ -144,7 +144,12 @@ def undisturbed(runs: Sequence[Run | None]) -> list[Run | None]:
     return [run if run is not None and run["others_cpu"] <= DISTURBED else None for run in runs]
 
 
-def ratio(over: Sequence[Run | None], under: Sequence[Run | None], field: str) -> list[float]:
-    """``over`` divided by ``under``, round by round."""
+def ratio(
+    over: Sequence[Run | None], under: Sequence[Run | None], field: str, other: str | None = None
+) -> list[float]:
+    """``over`` divided by ``under``, round by round; ``other``: the field of ``under``, if that is another one."""
+    other = other or field
     pairs = zip(over, under, strict=True)
-    return [a[field] / b[field] for a, b in pairs if a is not None and b is not None and b[field]]
+    return [
+        a[field] / b[other] for a, b in pairs if a is not None and b is not None and a[field] and b[other]
+    ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+from pathlib import Path
 from typing import Any
 
 from benchmarks.common.bench import DATA, Bench, Runs, options
 from benchmarks.common.environments import PEERS
-from benchmarks.common.photos import warm
+from benchmarks.common.photos import make_large_photos, warm
 from benchmarks.common.report import table
 from benchmarks.common.rounds import Run, summarise
 from benchmarks.common.tree import wait_until_idle
@@ -26,10 +27,21 @@ class SingleBench(Bench[Entry]):
         super().__init__("single", ENTRIES, PEERS, args)
         self.repeats = args.repeats or (1 if self.quick else 3)
         self.min_seconds = 3.0 if self.quick else 8.0
+        self.large = DATA
+
+    def prepare(self) -> None:
+        """See ``Bench``. And large photos, for those who have them."""
+        if any(entry.large for entry in self.entries):
+            self.large = make_large_photos(DATA, 128 if self.quick else 256)
+        super().prepare()
+
+    def photos_of(self, entry: Entry) -> Path:
+        """What it reads."""
+        return self.large if entry.large else self.photos
 
     def command(self, entry: Entry, *more: str) -> Run:
         """Run ``measure`` for a contender."""
-        places = ("--photos", str(self.photos), "--data", str(DATA), "--workers", str(self.cpus))
+        places = ("--photos", str(self.photos_of(entry)), "--data", str(DATA), "--workers", str(self.cpus))
         return self.measure_process(entry, [entry.name, *places, *more], LIMIT_S)
 
     def make_ready(self, entry: Entry) -> Run:
@@ -50,7 +62,7 @@ class SingleBench(Bench[Entry]):
         """One run, warm and on a machine as idle as it gets."""
         # Other runs may have pushed what this one reads out of memory.
         mode = {"ffcv-jpeg": "jpg", "ffcv-raw": "raw"}.get(name)
-        warm(DATA / "ffcv" / f"photos-{self.count}-{mode}.beton" if mode else self.photos)
+        warm(DATA / "ffcv" / f"photos-{self.count}-{mode}.beton" if mode else self.photos_of(BY_NAME[name]))
         wait_until_idle(self.patience_s)
         return self.command(
             BY_NAME[name], "--root", str(os.getpid()), "--seed", str(number + 1),

@@ -9,6 +9,7 @@ from benchmarks.common.rounds import Run, ratio, undisturbed
 
 Runs = Mapping[str, Sequence[Run | None]]
 
+BEGUN = "first_epoch_after_start_images_s"
 SAME_FILES = ("torch-pil", "torch-opencv", "spdl", "dali")
 """Peers that read the same JPEG files."""
 
@@ -44,6 +45,13 @@ def compute(runs: Runs, repeats: int) -> list[Target]:
         target("decoded cached: images/s over FFCV's decoded file",
                over("headrace-decoded", "ffcv-raw", speed), ">=", 4),
         target("decoded cached: CPU of the training process, µs per image", consumer("headrace-decoded"), "<=", 20),
+        target("decoded cached: first epoch, once it has started, over bare full decode and resize",
+               ratio(quiet.get("headrace-decoded", none), quiet.get("bare-full", none), BEGUN, speed), ">=", 0.9),
+        target("3 to 6 megapixels, decoded cached: first epoch, once it has started, over nothing cached",
+               over("headrace-large-decoded", "headrace-large", BEGUN), ">=", 0.9),
+        target("3 to 6 megapixels, decoded cached: bytes of a photo over those of its full size",
+               [run["cached_part"] for run in runs.get("headrace-large-decoded", none) if run is not None],
+               "<=", 0.4),
     ]  # fmt: skip
 
 

@@ -97,6 +97,16 @@ def test_a_single_giant_does_not_set_the_measure() -> None:
     assert shelf.capacity == 8192, "the mean moves, blocks stay alike"
 
 
+def test_blocks_of_samples_of_similar_size_have_no_gaps() -> None:
+    shelf = Shelf(Form.DECODED, "d", 1000)
+    shelf.learn([500_000, 560_000, 560_000])
+    assert shelf.capacity == 560_000, "what is larger finds no room once"
+    shelf.too_small(600_000)
+    assert shelf.capacity == 600_000
+    shelf.learn([800_000])
+    assert shelf.capacity == 1_600_000, "they differ much, and the next one may be larger still"
+
+
 def test_a_first_extent_that_found_no_room_says_how_large_they_are() -> None:
     shelf = Shelf(Form.DECODED, "d", 10)
     shelf.too_small(1 << 25)

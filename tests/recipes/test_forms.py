@@ -35,6 +35,9 @@ def darker(value: np.ndarray) -> np.ndarray:
 CHAINS: dict[str, list[Any]] = {
     "training": [image.random_resized_crop(32), image.horizontal_flip(), image.normalise(MEAN, STD)],
     "training uint8": [image.random_resized_crop(32), image.horizontal_flip()],
+    "reduced": [image.random_resized_crop(8), image.horizontal_flip()],
+    "reduced and padded": [image.vertical_flip(), image.random_resized_crop((9, 5)), image.center_crop(12)],
+    "reduced by a resize": [image.horizontal_flip(), image.resize((16, 20)), image.to_float()],
     "planar": [image.random_resized_crop(32), image.layout("NCHW", contiguous=True)],
     "planar late": [
         image.random_resized_crop(24),

@@ -63,12 +63,12 @@ class Pass(Geometry):
 def alone(common: list[Any], branches: list[list[Any]], at: int) -> Recipe:
     """One of the views as a recipe of its own, with the same random numbers."""
     gone = [Pass(getattr(step, "draws", 0)) for branch in branches[:at] for step in branch]
-    return Recipe(SOURCE, image.decode(), [*common, *gone, *branches[at]])
+    return Recipe(SOURCE, image.decode(reduce=False), [*common, *gone, *branches[at]])
 
 
 def forked(name: str) -> Recipe:
     common, branches = CASES[name]
-    return Recipe(SOURCE, image.decode(), [*common, views(*branches)])
+    return Recipe(SOURCE, image.decode(reduce=False), [*common, views(*branches)])
 
 
 @pytest.mark.parametrize("name", CASES)

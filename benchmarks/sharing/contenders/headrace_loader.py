@@ -40,7 +40,8 @@ def recipe(setup: Setup, options: dict[str, Any]) -> hr.Recipe:
         low, high = (round(share * len(paths)) for share in options["part"])
         source = hr.files(paths[low:high], labels[low:high])
     scale, flip = tuple(options.get("scale", (0.08, 1.0))), options.get("flip", 0.5)
-    return single.recipe(setup, source, scale, flip)
+    # Jobs that crop otherwise share what is decoded, so it must not depend on the crop.
+    return single.recipe(setup, source, scale, flip, reduce=False)
 
 
 def open_alone(setup: Setup, number: int, options: dict[str, Any]) -> HeadraceLoader:

@@ -18,6 +18,8 @@ class Entry(contenders.Entry):
     fills: int = 1
     """Epochs before the later ones. A cache takes more than one: incomplete batches are dropped, so each epoch
     leaves a few samples out, and those are first seen in a following one."""
+    large: bool = False
+    """Whether it has the large photos, in batches of 32."""
 
 
 _TORCH, _SPDL, _DALI, _FFCV = (
@@ -42,6 +44,22 @@ ENTRIES = (
         "headrace_loader:open_decoded",
         _OURS,
         fills=3,
+    ),
+    Entry(
+        "headrace-large",
+        "headrace, 3 to 6 megapixels, nothing cached",
+        "headrace",
+        "headrace_loader:open_uncached",
+        _OURS,
+        large=True,
+    ),
+    Entry(
+        "headrace-large-decoded",
+        "headrace, 3 to 6 megapixels, decoded cached",
+        "headrace",
+        "headrace_loader:open_decoded",
+        _OURS,
+        large=True,
     ),
     Entry("headrace-dropin", "headrace, torch Dataset", "headrace", "headrace_loader:open_dropin", _OURS),
     Entry("bare-full", "bare: full decode, resize", "headrace", "bare:open_full", _BARE, loads=False),

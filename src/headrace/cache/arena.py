@@ -191,18 +191,37 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_NOTHING, _FIXED = 0, 0x10
+"""PROT_NONE and MAP_FIXED, which Python's ``mmap`` does not name."""
 
 
-def map_file(fd: int, offset: int, nbytes: int) -> memoryview:
+def _mmap(place: int | None, nbytes: int, protection: int, flags: int, fd: int, offset: int) -> int:
+    address: int = _libc.mmap(place, nbytes, protection, flags, fd, offset)
+    if address == ctypes.c_void_p(-1).value:
+        number = ctypes.get_errno()
+        raise OSError(number, f"cannot map {show_size(nbytes)} of the arena: {os.strerror(number)}")
+    return address
+
+
+def map_file(fd: int, offset: int, nbytes: int, align: int = 0) -> memoryview:
     """Map a range of a file; it is unmapped when nothing refers to the memory any more.
+
+    ``align``: the address is to be a multiple of it.
 
     Python's own ``mmap`` duplicates the descriptor for each mapping (before 3.13, always), and a user who
     keeps a thousand batches would run out of them.
     """
-    address = _libc.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, fd, offset)
-    if address == ctypes.c_void_p(-1).value:
-        number = ctypes.get_errno()
-        raise OSError(number, f"cannot map {show_size(nbytes)} of the arena: {os.strerror(number)}")
+    place, flags = None, mmap.MAP_SHARED
+    if align:
+        # More addresses than needed, of which those before and after are given back.
+        spare = _mmap(None, nbytes + align, _NOTHING, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
+        place, flags = aligned(spare, align), flags | _FIXED
+        if place > spare:
+            _libc.munmap(spare, place - spare)
+        end = place + aligned(nbytes, PAGE)
+        if end < spare + nbytes + align:
+            _libc.munmap(end, spare + nbytes + align - end)
+    address = _mmap(place, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset)
     memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
     weakref.finalize(memory, _libc.munmap, address, nbytes).atexit = False
     # Through numpy, because memoryview takes ctypes' bytes for another type than plain ones. Whatever is made

@@ -7,8 +7,12 @@ import os
 import threading
 import warnings
 import weakref
+from collections.abc import Sequence
+
+import numpy as np
 
 from headrace.cache.arena import map_file
+from headrace.cache.huge import HUGE, HugePages
 from headrace.core.memory import address_limit, address_room
 from headrace.core.sizes import show_size
 from headrace.core.sparse import PAGE
@@ -32,10 +36,14 @@ class Windows:
     def __init__(self, fd: int, span: int) -> None:
         self.span = span
         self._whole: memoryview | None = None
+        self._huge: HugePages | None = None
         room = address_room()
         if room is None or span <= room // _SHARE:
             try:
-                self._whole = map_file(fd, 0, span)
+                self._whole = map_file(fd, 0, span, align=HUGE)
+                if HUGE:
+                    address = np.frombuffer(self._whole, np.uint8).__array_interface__["data"][0]
+                    self._huge = HugePages(address, span)
                 return
             except OSError as error:
                 if error.errno != errno.ENOMEM:
@@ -71,6 +79,14 @@ class Windows:
                 while len(self._mapped) > self._most:
                     del self._mapped[next(iter(self._mapped))]
         return mapped[offset - start : offset - start + nbytes]
+
+    def settle(self, fd: int, extents: Sequence[tuple[int, int]], most: int) -> None:
+        """Take memory for extents (offset and bytes) that are about to be filled, in huge pages where it pays.
+
+        ``fd``: the same file. ``most``: bytes that it may hold.
+        """
+        if self._huge is not None:
+            self._huge.take(fd, extents, most)
 
     def _map(self, start: int, nbytes: int) -> memoryview:
         try:

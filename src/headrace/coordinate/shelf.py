@@ -21,6 +21,8 @@ _GUESS = 1 << 20
 _FIRST_CAPACITY = 16 * _GUESS
 _WIDE = 8
 """Extents of so many times the mean and more may find no room: who is far larger than all others is not cached."""
+_ALIKE = 4
+"""Sizes are alike where the largest is more than the mean by this part of it at most."""
 _FIRST = 256
 
 
@@ -72,10 +74,10 @@ class Shelf:
             return self.body
         if not self._largest:
             return _FIRST_CAPACITY
-        # Where sizes differ, the next one may be the largest so far. (Of those smaller than a page, all would count.)
-        likely = (
-            self._largest if self._largest <= self.expected or self.expected < PAGE else 2 * self._largest
-        )
+        # Where sizes differ much, the next one may be the largest so far. Where they differ little, that is rare, and
+        # blocks without gaps can be filled in huge pages. (Of those smaller than a page, all would count.)
+        alike = _ALIKE * self._largest <= (_ALIKE + 1) * self.expected
+        likely = self._largest if alike or self.expected < PAGE else 2 * self._largest
         # A power of two, so that it stays the same while the mean moves, and blocks fit where others were.
         return min(likely, 1 << (_WIDE * self.expected - 1).bit_length())
 

@@ -24,12 +24,14 @@ class Cache:
     arena: Arena
     span: int
     """Addresses."""
+    budget: int = 0
+    """Bytes of memory that it may hold."""
 
     @classmethod
-    def make(cls) -> Cache:
+    def make(cls, budget: int = 0) -> Cache:
         """One with plenty of addresses, and no memory yet."""
         arena = Arena()
-        return cls(arena, make_addresses(arena.fd))
+        return cls(arena, make_addresses(arena.fd), budget)
 
 
 class Store(Protocol):
@@ -62,11 +64,14 @@ class LocalStore:
 
     def extent(self, order: Order, offset: int, nbytes: int) -> memoryview:
         """See ``Store``."""
+        if self._cache is None:
+            raise ValueError(f"extent {offset}+{nbytes} is outside of the cache, which there is none of")
+        return self._open(self._cache).view(offset, nbytes)
+
+    def _open(self, cache: Cache) -> Windows:
         if self._windows is None:
-            if self._cache is None:
-                raise ValueError(f"extent {offset}+{nbytes} is outside of the cache, which there is none of")
-            self._windows = Windows(self._cache.arena.fd, self._cache.span)
-        return self._windows.view(offset, nbytes)
+            self._windows = Windows(cache.arena.fd, cache.span)
+        return self._windows
 
     def take(self, order: Order, form: Form, sizes: Sequence[int]) -> list[int | None]:
         """See ``Store``."""
@@ -82,7 +87,13 @@ class LocalStore:
                     self._cache.arena.reserve(offset, sizes[at])
                 except OutOfSharedMemory:
                     offsets[at] = None
+        self._settle([(at, size) for at, size in zip(offsets, sizes, strict=True) if at is not None])
         return offsets
+
+    def _settle(self, extents: list[tuple[int, int]]) -> None:
+        """Take the memory of what is about to be filled all at once; elsewhere than in a memfd it is there."""
+        if extents and self._cache is not None and self._cache.arena.directory is None:
+            self._open(self._cache).settle(self._cache.arena.fd, extents, self._cache.budget)
 
     def finished(self, order: Order, done: OrderDone) -> None:
         """See ``Store``. The job's own directory learns from what the job is told."""

@@ -75,7 +75,10 @@ def describe(
         decoded = profile.sizes.decoded.mean
     layout = session.layout
     if not decoded and isinstance(recipe.decoder, Decode) and not recipe.lead and total.decoded:
-        decoded = (recipe.decoder.size.channels or 3) * total.pixels / total.decoded
+        pixels = total.pixels / total.decoded
+        decoded = (recipe.decoder.size.channels or 3) * pixels
+        if recipe.floor is not None:  # a cache would keep them smaller; those of the mean size stand for all
+            decoded /= int(recipe.floor.scales(math.sqrt(pixels), math.sqrt(pixels))) ** 2
     if layout is not None:
         known["augmented"] = layout.nbytes(1)
         if image and not recipe.lead and not recipe.user_code and len(layout.fields[0].shape) == 3:

@@ -100,7 +100,7 @@ class HostParts:
         """An arena with a board, and the memory of a cache if there is to be one."""
         arena = Arena()
         board = Board(arena)
-        cache = Cache.make() if sum(budgets.values()) else None
+        cache = Cache.make(sum(budgets.values())) if sum(budgets.values()) else None
         return cls(arena, board, Directory(samples, budgets, cache.span if cache else 0), cache)
 
 

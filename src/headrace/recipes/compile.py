@@ -1,7 +1,8 @@
 """A recipe turned into a program.
 
 With ``caches_decoded``, rows go through the decoded form: decode and the leading deterministic steps are one
-chain, the rest another, and a row is the same bit for bit whether its decoded form was cached or not.
+chain, the rest another, and a row is the same bit for bit whether its decoded form was cached or not. JPEG images
+are decoded as small as all crops that the recipe may draw allow (``Recipe.floor``).
 Without it, all steps are one chain, which may read JPEG images at a lower resolution where that suffices.
 Where a sample has several views, what they have in common is one more chain, and each of them has its own.
 
@@ -46,13 +47,14 @@ def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
     elif isinstance(decode, SyntheticDecode):
         shape = decode.shape if decode.shape is not None else getattr(recipe.source, "shape", None)
         state = State("any", known=None if shape is None else Field(shape, "uint8"))
-    lead = Builder(state, decode=image, dct_scaling=True).build(steps[:split], last=whole)
+    reduce = image is None or image.reduce
+    lead = Builder(state, decode=image, dct_scaling=reduce).build(steps[:split], last=whole)
     trunk = Chain([], lead.state, None)
     outlets = [trunk]
     if not whole:
-        # The decoded form is the full image where nothing leads, and what is cut from it must be the same
+        # The decoded form is the image itself where nothing leads, and what is cut from it must be the same
         # whether it was read in full or in part.
-        options: dict[str, Any] = {"decode": image, "dct_scaling": not caches_decoded}
+        options: dict[str, Any] = {"decode": image, "dct_scaling": reduce and not caches_decoded}
         if len(common) > split:
             trunk = Builder(lead.state, **options).build(steps[split : len(common)], last=False)
         outlets, at = [], len(common)
@@ -65,7 +67,9 @@ def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
     decoder: Decoder
     if isinstance(decode, Decode):
         fresh = not all(chain.stages and isinstance(chain.stages[0], Resample | Paint) for chain in firsts)
-        decoder = ImageDecoder(decode, lazy=len(firsts) == 1 and firsts[0].reads_jpeg, fresh=fresh)
+        lazy = len(firsts) == 1 and firsts[0].reads_jpeg
+        floor = recipe.floor if caches_decoded else None
+        decoder = ImageDecoder(decode, lazy=lazy, fresh=fresh, floor=floor)
     elif isinstance(decode, SyntheticDecode):
         decoder = SyntheticDecoder(decode, shape)
     elif isinstance(decode, Call):

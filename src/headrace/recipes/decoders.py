@@ -13,6 +13,7 @@ from headrace.core import random
 from headrace.recipes.calls import Call
 from headrace.recipes.image import kernels
 from headrace.recipes.image.ops import Decode
+from headrace.recipes.image.reduction import Floor
 from headrace.recipes.image.resample import Scratch
 from headrace.recipes.order import Batch, Order
 from headrace.recipes.spin import SyntheticDecode
@@ -33,11 +34,12 @@ class ImageDecoder:
     """Images: JPEG by the native kernel, everything else by OpenCV.
 
     ``lazy``: the stage that follows reads JPEG bytes itself, and only the part of the image that it needs.
-    ``fresh``: values outlive the order.
+    ``fresh``: values outlive the order. ``floor``: JPEG images are decoded as small as that allows.
     """
 
-    def __init__(self, step: Decode, *, lazy: bool, fresh: bool) -> None:
+    def __init__(self, step: Decode, *, lazy: bool, fresh: bool, floor: Floor | None = None) -> None:
         self._step = step
+        self._floor = floor
         self._lazy = lazy
         self._fresh = fresh
         self._channels = step.size.channels or 3
@@ -62,6 +64,8 @@ class ImageDecoder:
             for row in np.flatnonzero(~jpeg).tolist():
                 if not order.failed(row):
                     self._other(order, row, values)
+        if self._floor is not None:
+            infos = _reduced(infos, self._floor)
         now = [row for row in (keep if self._lazy else range(order.size)) if jpeg[row]]
         if now:
             self._jpegs(order, now, values, infos, set(keep))
@@ -99,8 +103,15 @@ class ImageDecoder:
             outs[at] = array
         blobs = [values[row] for row in rows]
         limit = self._step.max_pixels
+        scales = None if self._floor is None else infos[rows, 5]
         status = kernels.decode_many(
-            self._workspace, blobs, None, outs, max_pixels=limit, as_stored=not self._step.upright
+            self._workspace,
+            blobs,
+            None,
+            outs,
+            scales=scales,
+            max_pixels=limit,
+            as_stored=not self._step.upright,
         )
         for at, row in enumerate(rows):
             if status[at]:
@@ -109,6 +120,14 @@ class ImageDecoder:
                 values[row] = outs[at]
                 if row in keep:
                     order.work.kept[order.row(row)] = outs[at]
+
+
+def _reduced(infos: NDArray[np.int32], floor: Floor) -> NDArray[np.int32]:
+    """What images hold once they are scaled down, with the scale as one more column."""
+    scales = floor.scales(infos[:, 2], infos[:, 1])
+    infos = np.column_stack([infos, scales])
+    infos[:, 1:3] = -(-infos[:, 1:3] // scales[:, None])
+    return infos
 
 
 class CallDecoder:

@@ -28,7 +28,8 @@ def misfit(have: Sequence[int], want: Sequence[int]) -> str:
 
 
 class Batch:
-    """One value per row; ``jpeg`` says which of them are JPEG bytes still, and ``infos`` what these hold.
+    """One value per row; ``jpeg`` says which of them are JPEG bytes still, and ``infos`` what these hold: as
+    ``kernels.probe_many`` says it, and the scale at which they are decoded where that is given.
 
     ``block``: the array of which the values are the rows, if there is one.
     """

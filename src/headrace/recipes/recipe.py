@@ -23,6 +23,7 @@ from headrace.recipes.image.geometry import Geometry
 from headrace.recipes.image.mixing import BatchStep
 from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.pixels import Pixels
+from headrace.recipes.image.reduction import Floor, floor_of
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
 from headrace.recipes.op import UNKNOWN, Op, Size
 from headrace.recipes.program import body_fields
@@ -165,6 +166,18 @@ class Recipe:
                 return at
         return len(self.steps)
 
+    @cached_property
+    def floor(self) -> Floor | None:
+        """How small JPEG images may become as they are decoded for the cache; None: they keep their size.
+
+        It belongs to the decoded form, and nothing else of the steps that crop does: recipes of equal floors share.
+        """
+        if not isinstance(self.decoder, Decode) or not self.decoder.reduce or self.lead:
+            return None
+        if self.followers:  # boxes and masks are in pixels of the whole
+            return None
+        return floor_of(self.steps)
+
     @property
     def followers(self) -> tuple[Follower, ...]:
         """The parts of the target that follow the geometry of their images."""
@@ -246,7 +259,8 @@ class Recipe:
     def _digests(self, source: str) -> dict[Form, str]:
         encoded = digest("encoded", _VERSION, source, self.encoded)
         decoder = None if self.decoder is None else self.decoder.plain()
-        decoded = digest("decoded", encoded, decoder, [step.plain() for step in self.steps[: self.lead]])
+        lead = [step.plain() for step in self.steps[: self.lead]]
+        decoded = digest("decoded", encoded, decoder, lead, self._plain_floor)
         rest = [step.plain() for step in self.steps[self.lead :]]
         # (Targets are read whole, however many they are: they are the source's, and always in memory.)
         targets = digest(self.source.targets, limit=math.inf)
@@ -278,6 +292,10 @@ class Recipe:
         shapes = [(field.shape, field.dtype, field.channels_last) for field in fields]
         return digest("rows", key, shapes, layout.tree.children[0] if targets else layout.tree)
 
+    @property
+    def _plain_floor(self) -> list[int] | None:
+        return None if self.floor is None else [self.floor.pixels, self.floor.height, self.floor.width]
+
     # Each by itself: what is wrong with a later step does not keep earlier forms from being shared.
 
     @cached_property
@@ -290,7 +308,7 @@ class Recipe:
         # What else of the source goes into a decoded form: synthetic samples take their shape from it.
         shape = getattr(self.source, "shape", None) if isinstance(self.decoder, SyntheticDecode) else None
         lead = [step.plain() for step in self.steps[: self.lead]]
-        return digest("shared decoded", self._encoded_key, decoder, shape, lead)
+        return digest("shared decoded", self._encoded_key, decoder, shape, lead, self._plain_floor)
 
     @cached_property
     def _augmented_key(self) -> str:

@@ -13,6 +13,7 @@ def decode_many(
     blobs: Sequence[Any],
     outs: Sequence[Any],
     origins: Any,
+    scales: Any,
     status: Any,
     max_pixels: int,
     as_stored: bool,

@@ -18,6 +18,7 @@ from headrace.recipes.image import formats
 from headrace.recipes.image.opencv import cv2
 from headrace.recipes.image.rows import from_storage, to_storage
 from headrace.recipes.image.rowspec import (
+    SCALES,
     STATUS_BAD_JOB,
     STATUS_LIBJPEG,
     STATUS_MISMATCH,
@@ -85,12 +86,16 @@ def decode_many(
     origins: NDArray[np.int32] | None,
     max_pixels: int,
     as_stored: bool = False,
+    scales: NDArray[np.int32] | None = None,
 ) -> NDArray[np.int32]:
     """See ``kernels.decode_many``."""
     status = np.zeros(len(blobs), np.int32)
     for i, (blob, out) in enumerate(zip(blobs, outs, strict=True)):
         try:
-            image = _decode(blob, out.shape[2], 1, max_pixels, as_stored)
+            scale = 1 if scales is None else int(scales[i])
+            if scale not in SCALES:
+                raise _Failed(STATUS_BAD_JOB)
+            image = _decode(blob, out.shape[2], scale, max_pixels, as_stored)
             x, y = (0, 0) if origins is None else (int(v) for v in origins[i])
             part = image[y : y + out.shape[0], x : x + out.shape[1]]
             if min(x, y) < 0 or part.shape != out.shape or (origins is None and image.shape != out.shape):
@@ -185,6 +190,8 @@ def _inside(span: _Span) -> tuple[float, float]:
 def _scale_of(job: Any, spec: RowSpec) -> int:
     if not spec.dct_scaling or spec.antialias or spec.interpolation == "nearest" or not job["is_jpeg"]:
         return 1
+    if job["scale"] > 1:
+        return 1
     for scale in (8, 4, 2):
         x, y = _spans(job, scale)
         if x[1] >= spec.out_w and y[1] >= spec.out_h and x[2] < x[3] and y[2] < y[3]:
@@ -211,6 +218,8 @@ def _check(job: Any) -> None:
     x0, y0, x1, y1 = job["clamp"].tolist()
     box = job["box"]
     sound = np.isfinite(box).all() and box[2] > 0 and box[3] > 0 and 0 <= x0 < x1 and 0 <= y0 < y1
+    if job["scale"] and job["scale"] not in SCALES:
+        raise _Failed(STATUS_BAD_JOB)
     if not (sound and x1 <= job["width"] and y1 <= job["height"]):
         raise _Failed(STATUS_BAD_JOB)
 
@@ -220,9 +229,11 @@ def _pixels(source: Any, job: Any, spec: RowSpec) -> NDArray[np.uint8]:
     _check(job)
     scale = _scale_of(job, spec)
     if job["is_jpeg"]:
-        found = _header(source, spec.as_stored)[:4]
-        image = _decode(source, spec.channels, scale, spec.max_pixels, spec.as_stored)
-        if tuple(found) != (0, job["width"], job["height"], job["orientation"]):
+        kind, width, height, orientation = _header(source, spec.as_stored)[:4]
+        given = max(1, int(job["scale"]))
+        image = _decode(source, spec.channels, scale * given, spec.max_pixels, spec.as_stored)
+        found = (kind, -(-width // given), -(-height // given), orientation)
+        if found != (0, job["width"], job["height"], job["orientation"]):
             raise _Failed(STATUS_MISMATCH)
     else:
         image = source

@@ -28,6 +28,14 @@ static int open_jpeg(Scratch *scratch, const Source *source, int64_t max_pixels,
     return scratch->decoder == NULL ? STATUS_NO_MEMORY : STATUS_OK;
 }
 
+static int scale_is_known(int scale) { return scale == 1 || scale == 2 || scale == 4 || scale == 8; }
+
+/* From here on, the image is what is left of it at 1/scale of its size. */
+static void scale_header(Header *header, int scale) {
+    header->width = (header->width + scale - 1) / scale;
+    header->height = (header->height + scale - 1) / scale;
+}
+
 /* ---- whole regions ---- */
 
 typedef struct {
@@ -64,18 +72,20 @@ static void copy_strided(const uint8_t *from, ptrdiff_t dx, ptrdiff_t dy, int ch
 }
 
 int decode_part(Scratch *scratch, const Source *source, int x, int y, int width, int height, int channels,
-                int whole, int64_t max_pixels, int as_stored, uint8_t *out) {
+                int scale, int whole, int64_t max_pixels, int as_stored, uint8_t *out) {
     Header header;
+    if (!scale_is_known(scale)) return STATUS_BAD_JOB;
     int status = open_jpeg(scratch, source, max_pixels, as_stored, &header);
     if (status != STATUS_OK) return status;
+    scale_header(&header, scale);
     if (x < 0 || y < 0 || width < 1 || height < 1 || width > header.width - x || height > header.height - y)
         return STATUS_MISMATCH;
     if (whole && (width != header.width || height != header.height)) return STATUS_MISMATCH;
     int o = header.orientation, turned = orientation_transposes(o);
     int mirror_x = orientation_mirrors_x(o), mirror_y = orientation_mirrors_y(o);
     int px = mirror_x ? header.width - x - width : x, py = mirror_y ? header.height - y - height : y;
-    Region region = {1, channels, px, py, px + width, py + height};
-    if (turned) region = (Region){1, channels, py, px, py + height, px + width};
+    Region region = {scale, channels, px, py, px + width, py + height};
+    if (turned) region = (Region){scale, channels, py, px, py + height, px + width};
     if (o == 1) return decode_region(scratch, source, &header, &region, out);
 
     uint8_t *stored = buffer_need(&scratch->stored, (size_t)width * (size_t)height * (size_t)channels);
@@ -192,6 +202,7 @@ static Span span_of(double at, double size, int low, int high, int extent, int s
 static int job_is_sound(const Job *job) {
     for (int i = 0; i < 4; i++)
         if (!isfinite(job->box[i])) return 0;
+    if (job->scale != 0 && !scale_is_known(job->scale)) return 0;
     return job->width > 0 && job->height > 0 && job->box[2] > 0 && job->box[3] > 0 && job->clamp[0] >= 0 &&
            job->clamp[1] >= 0 && job->clamp[2] <= job->width && job->clamp[3] <= job->height &&
            job->clamp[0] < job->clamp[2] && job->clamp[1] < job->clamp[3];
@@ -229,10 +240,12 @@ static int run_jpeg(Scratch *scratch, const Spec *spec, const Job *job, const So
     Header header;
     int status = open_jpeg(scratch, source, spec->max_pixels, spec->as_stored, &header);
     if (status != STATUS_OK) return status;
+    int given = job->scale > 1 ? job->scale : 1;
+    scale_header(&header, given);
     if (header.width != job->width || header.height != job->height || header.orientation != job->orientation)
         return STATUS_MISMATCH;
     int o = header.orientation, mirror_x = orientation_mirrors_x(o), mirror_y = orientation_mirrors_y(o);
-    int scale = spec->dct_scaling && spec->method == BETWEEN ? 8 : 1;
+    int scale = spec->dct_scaling && spec->method == BETWEEN && given == 1 ? 8 : 1;
     Span x, y;
     for (;; scale /= 2) {
         x = span_of(job->box[0], job->box[2], job->clamp[0], job->clamp[2], job->width, scale, mirror_x);
@@ -242,6 +255,7 @@ static int run_jpeg(Scratch *scratch, const Spec *spec, const Job *job, const So
     }
     status = fill_axes(scratch, spec, job, x, y, mirror_x, mirror_y);
     if (status != STATUS_OK) return status;
+    scale *= given;
     int descending = mirror_y != (job->vflip != 0);
     if (orientation_transposes(o)) return run_turned(scratch, spec, source, &header, scale, descending, out);
     Resampler *r = &scratch->resampler;

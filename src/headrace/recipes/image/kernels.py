@@ -95,7 +95,7 @@ def _works() -> bool:
     whole, part = np.zeros((20, 24, 3), np.uint8), np.zeros((3, 5, 3), np.uint8)
     origins = np.array([[0, 0], [17, 16]], np.int32)
     ws = _kernels.Workspace()
-    _kernels.decode_many(ws, [_TRIAL, _TRIAL], [whole, part], origins, status, MAX_PIXELS, False)
+    _kernels.decode_many(ws, [_TRIAL, _TRIAL], [whole, part], origins, None, status, MAX_PIXELS, False)
     close = np.abs(whole[[4, 17], 12].astype(int) - [[20, 90, 220], [200, 60, 30]]).max() < 16
     return bool(not status.any() and close and (part == whole[16:19, 17:22]).all())
 
@@ -209,6 +209,7 @@ def decode_many(
     outs: Sequence[NDArray[np.uint8]],
     *,
     origins: NDArray[np.int32] | None = None,
+    scales: NDArray[np.int32] | None = None,
     max_pixels: int = MAX_PIXELS,
     as_stored: bool = False,
 ) -> NDArray[np.int32]:
@@ -216,17 +217,20 @@ def decode_many(
 
     Each out is a C-contiguous writable uint8 array of shape (height, width, 3), or 1 for grey. With
     ``origins``, (n, 2) of x and y, each out receives the part of its size that starts there, and only that part
-    is decoded. ``infos`` may be None: headers are read again, as what is decoded must be what was measured.
+    is decoded. ``scales``: 1, 2, 4 or 8 for each; sizes and origins are those of the image at that fraction of its
+    size, rounded up. ``infos`` may be None: headers are read again, as what is decoded must be what was measured.
     ``as_stored``: images are not turned.
     """
     if origins is not None:
         origins = np.ascontiguousarray(origins, np.int32)
+    if scales is not None:
+        scales = np.ascontiguousarray(scales, np.int32)
     if ws.native is None:
         from headrace.recipes.image import fallback
 
-        return fallback.decode_many(blobs, outs, origins, max_pixels, as_stored)
+        return fallback.decode_many(blobs, outs, origins, max_pixels, as_stored, scales)
     status = np.zeros(len(blobs), np.int32)
-    _kernels.decode_many(ws.native, blobs, outs, origins, status, max_pixels, as_stored)
+    _kernels.decode_many(ws.native, blobs, outs, origins, scales, status, max_pixels, as_stored)
     return status
 
 
@@ -306,5 +310,5 @@ def _libjpeg_text(blob: Blob) -> str:
         return ""
     ws = _kernels.Workspace()
     out = np.empty((height, width, 3), np.uint8)
-    _kernels.decode_many(ws, [blob], [out], None, np.zeros(1, np.int32), MAX_PIXELS, False)
+    _kernels.decode_many(ws, [blob], [out], None, None, np.zeros(1, np.int32), MAX_PIXELS, False)
     return _kernels.explain(ws)

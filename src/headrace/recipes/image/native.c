@@ -6,7 +6,7 @@
 #include "blend.h"
 #include "jobs.h"
 
-_Static_assert(sizeof(Job) == 72, "the numpy dtype JOB has this size");
+_Static_assert(sizeof(Job) == 80, "the numpy dtype JOB has this size");
 
 typedef struct {
     PyObject_HEAD Scratch scratch;
@@ -121,17 +121,27 @@ done:
     return result;
 }
 
-/* ---- decode_many(workspace, blobs, outs, origins, status, max_pixels, as_stored) ---- */
+/* ---- decode_many(workspace, blobs, outs, origins, scales, status, max_pixels, as_stored) ---- */
+
+/* `count` numbers, or NULL for None. */
+static int numbers_view(Views *views, PyObject *object, Py_ssize_t count, const char *what, const int32_t **out) {
+    *out = NULL;
+    if (object == Py_None) return 0;
+    Py_buffer *view = views_get(views, object, PyBUF_SIMPLE);
+    if (view == NULL || expect_size(view, (size_t)count * sizeof(int32_t), what) < 0) return -1;
+    *out = view->buf;
+    return 0;
+}
 
 static PyObject *decode_many(PyObject *module, PyObject *args) {
     (void)module;
-    PyObject *blobs, *outs, *origins_object;
+    PyObject *blobs, *outs, *origins_object, *scales_object;
     Workspace *ws;
     Py_buffer status;
     long long max_pixels;
     int as_stored;
-    if (!PyArg_ParseTuple(args, "O!OOOw*Lp:decode_many", workspace_type, &ws, &blobs, &outs, &origins_object,
-                          &status, &max_pixels, &as_stored))
+    if (!PyArg_ParseTuple(args, "O!OOOOw*Lp:decode_many", workspace_type, &ws, &blobs, &outs, &origins_object,
+                          &scales_object, &status, &max_pixels, &as_stored))
         return NULL;
     PyObject *from = NULL, *into = NULL, *result = NULL;
     Views views = {NULL, 0};
@@ -149,14 +159,12 @@ static PyObject *decode_many(PyObject *module, PyObject *args) {
         PyErr_NoMemory();
         goto done;
     }
-    if (views_room(&views, 2 * n + 1) < 0) goto done;
+    if (views_room(&views, 2 * n + 2) < 0) goto done;
     if (expect_size(&status, (size_t)n * sizeof(int32_t), "status") < 0) goto done;
-    const int32_t *origins = NULL;
-    if (origins_object != Py_None) {
-        Py_buffer *view = views_get(&views, origins_object, PyBUF_SIMPLE);
-        if (view == NULL || expect_size(view, (size_t)n * 2 * sizeof(int32_t), "origins") < 0) goto done;
-        origins = view->buf;
-    }
+    const int32_t *origins, *scales;
+    if (numbers_view(&views, origins_object, 2 * n, "origins", &origins) < 0 ||
+        numbers_view(&views, scales_object, n, "scales", &scales) < 0)
+        goto done;
     Py_buffer *first = views.views + views.held;
     for (Py_ssize_t i = 0; i < n; i++)
         if (views_get(&views, PyTuple_GetItem(from, i), PyBUF_SIMPLE) == NULL) goto done;
@@ -169,7 +177,7 @@ static PyObject *decode_many(PyObject *module, PyObject *args) {
         int x = origins ? origins[2 * i] : 0, y = origins ? origins[2 * i + 1] : 0;
         ((int32_t *)status.buf)[i] =
             decode_part(&ws->scratch, &blob, x, y, targets[i].width, targets[i].height, targets[i].channels,
-                        origins == NULL, max_pixels, as_stored, (uint8_t *)targets[i].bytes);
+                        scales ? scales[i] : 1, origins == NULL, max_pixels, as_stored, (uint8_t *)targets[i].bytes);
     }
     Py_END_ALLOW_THREADS;
     ws->busy = 0;
@@ -364,7 +372,8 @@ static PyObject *check_kernels(PyObject *module, PyObject *args) {
 static PyMethodDef methods[] = {
     {"probe_many", probe_many, METH_VARARGS, "probe_many(blobs, out): read headers into int32 (n, 5)"},
     {"decode_many", decode_many, METH_VARARGS,
-     "decode_many(workspace, blobs, outs, origins, status, max_pixels, as_stored): decode whole images or parts"},
+     "decode_many(workspace, blobs, outs, origins, scales, status, max_pixels, as_stored): decode whole images or "
+     "parts"},
     {"rows_many", rows_many, METH_VARARGS,
      "rows_many(workspace, sources, jobs, out, status, spec): resample a box of each source into a row"},
     {"blend_rows", blend_rows, METH_VARARGS,

@@ -43,6 +43,7 @@ class Decode(Op):
     mode: str
     max_pixels: int
     upright: bool = True
+    reduce: bool = True
     shows: ClassVar[str] = "image.decode"
 
     @property
@@ -59,18 +60,22 @@ class Decode(Op):
             )
 
 
-def decode(mode: str = "RGB", *, max_pixels: int = MAX_PIXELS, upright: bool = True) -> Decode:
+def decode(
+    mode: str = "RGB", *, max_pixels: int = MAX_PIXELS, upright: bool = True, reduce: bool = True
+) -> Decode:
     """Decode JPEG, PNG, WebP, BMP, TIFF and PNM images to uint8, turned upright as their EXIF data says.
 
     ``mode``: ``"RGB"`` for three channels, ``"L"`` for one of grey. JPEG images are read only as far, and only
     at the resolution, that the crops and resizes after it need. ``upright=False``: images as they are stored,
-    whatever EXIF says, and other formats than JPEG by Pillow: what torchvision's loaders give.
+    whatever EXIF says, and other formats than JPEG by Pillow: what torchvision's loaders give. ``reduce=False``:
+    JPEG images always at their full resolution. Pixels are then the same with and without a cache, and recipes of
+    different crops share what is decoded; it takes more time and memory.
     """
     if mode not in _CHANNELS:
         raise OptionError(f"decode(mode={mode!r}): expected 'RGB' or 'L'")
     if max_pixels <= 0:
         raise OptionError(f"decode(max_pixels={max_pixels}): must be positive")
-    return Decode(mode, int(max_pixels), bool(upright))
+    return Decode(mode, int(max_pixels), bool(upright), bool(reduce))
 
 
 normalize = normalise

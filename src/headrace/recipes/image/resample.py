@@ -194,6 +194,8 @@ class Resample:
         if batch.jpeg is not None and batch.infos is not None:
             jobs["is_jpeg"] = batch.jpeg
             jobs["width"], jobs["height"], jobs["orientation"] = batch.infos[:, 1:4].T
+            if batch.infos.shape[1] > len(kernels.PROBE):
+                jobs["scale"] = batch.infos[:, len(kernels.PROBE)]
             for row in np.flatnonzero(~batch.jpeg).tolist():
                 jobs["height"][row], jobs["width"][row] = values[row].shape[:2]
                 jobs["orientation"][row] = 1

@@ -30,6 +30,7 @@ JOB = np.dtype(
         ("width", np.int32),
         ("height", np.int32),
         ("orientation", np.int32),
+        ("scale", np.int32),
         ("box", np.float64, (4,)),
         ("clamp", np.int32, (4,)),
         ("hflip", np.uint8),
@@ -38,7 +39,8 @@ JOB = np.dtype(
     align=True,
 )
 """One row to make. ``width``, ``height``: the source as shown, after orientation; ``box``: x, y, width and
-height in its pixels, mapped onto the whole output; ``clamp``: x0, y0, x1, y1, outside of which nothing is read."""
+height in its pixels, mapped onto the whole output; ``clamp``: x0, y0, x1, y1, outside of which nothing is read.
+``scale``: 2, 4 or 8 for a JPEG that is decoded at that fraction of its size, of which all these numbers are then."""
 
 STATUS_TRUNCATED = 1
 STATUS_TOO_LARGE = 2
@@ -60,6 +62,8 @@ METHODS = ("bilinear", "nearest", "smooth bilinear", "smooth cubic", "smooth lan
 ANTIALIASED = ("bilinear", "cubic", "lanczos")
 ANTIALIASING = "antialiasing is for bilinear, cubic and lanczos"
 LARGEST_SIDE = 1 << 15
+SCALES = (1, 2, 4, 8)
+"""JPEGs are decoded at 1, 1/2, 1/4 or 1/8 of their size."""
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,6 @@ def test_images_are_reduced_as_far_as_that(step: Any, size: tuple[int, int], sca
         [image.horizontal_flip()],
         [image.center_crop(90), image.random_resized_crop(8)],
     ],
-    ids=str,
 )
 def test_what_depends_on_all_pixels_gets_all(steps: list[Any]) -> None:
     blob = jpeg(picture(90, 100))

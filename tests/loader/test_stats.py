@@ -144,9 +144,11 @@ def test_depth_may_grow_however_many_hands_there_are(monkeypatch, cpus, batch_si
 
 def test_a_datasets_loader_begins_with_a_batch_for_each_worker_and_one_more():
     with hr.DataLoader(list(range(40)), batch_size=2, num_workers=2) as loader:
-        next(iter(loader))
+        iterator = iter(loader)
+        next(iterator)
         assert loader._session.host.ahead == 3
         assert loader._session._depth.most == 4
     with hr.DataLoader(list(range(40)), batch_size=2, num_workers=2, prefetch_factor=3) as loader:
-        next(iter(loader))
+        iterator = iter(loader)
+        next(iterator)
         assert loader._session.host.ahead == 6 and loader._session._depth is None

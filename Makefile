@@ -11,8 +11,8 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Many tests wait, so there are more of them at once than CPUs. A file stays in one process.
 PARALLEL ?= -n 4 --dist loadfile
 
-.PHONY: demo test test-trainers fuzz check wheel bench-single bench-dropin bench-sharing bench-model bench-doctor \
-	bench-simulate papers soak clean system help
+.PHONY: demo test test-trainers fuzz check wheel bench-single bench-dropin bench-accuracy bench-sharing bench-model \
+	bench-doctor bench-simulate readme-picture papers soak clean system help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -74,6 +74,9 @@ bench-single:  ## one job against its peers (QUICK=1 for a few minutes)
 bench-dropin:  ## the import changed and nothing else, against torch's loader (QUICK=1 for a few minutes)
 	PYTHON=$(PYTHON) benchmarks/dropin/run $(if $(QUICK),--quick)
 
+bench-accuracy:  ## what a ResNet-18 learns through torch's loader and through headrace (QUICK=1 for a few minutes)
+	PYTHON=$(PYTHON) benchmarks/accuracy/run $(if $(QUICK),--quick)
+
 bench-sharing:  ## many jobs at once, sharing or not (QUICK=1 for a few minutes)
 	PYTHON=$(PYTHON) benchmarks/sharing/run $(if $(QUICK),--quick)
 
@@ -85,6 +88,9 @@ bench-doctor:  ## what headrace doctor says of three sick set-ups, against what 
 
 bench-simulate: $(VENV)/.installed  ## the simulator against what bench-sharing measured, and its largest scenario (QUICK=1)
 	PYTHONPATH=. $(BIN)/python -m benchmarks.simulate.bench $(if $(QUICK),--quick)
+
+readme-picture: $(VENV)/.installed  ## draw docs/images/speed.svg from what the benchmarks measured
+	PYTHONPATH=. $(BIN)/python -m benchmarks.picture
 
 papers: $(VENV)/.installed  ## the papers' tables and figures, theirs beside ours (QUICK=1 for two minutes)
 	PYTHONPATH=. $(BIN)/python -m benchmarks.papers.bench $(if $(QUICK),--quick)

@@ -6,11 +6,13 @@ tree counts shared memory once. RSS would count a batch that three processes map
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -65,16 +67,36 @@ def tree_pss(root: int) -> int:
     return sum(pss(stat.pid) for stat in descendants(root))
 
 
-def pss(pid: int) -> int:
-    """Bytes of memory of one process; 0 when it is gone."""
-    try:
-        with open(f"/proc/{pid}/smaps_rollup") as file:
-            for line in file:
-                if line.startswith("Pss:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return 0
+def pss(pid: int, *fields: str) -> int:
+    """Bytes of memory of one process, or those of the named fields; 0 when it is gone."""
+    found = 0
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup") as file:
+        for line in file:
+            if line.split(maxsplit=1)[0] in (fields or ("Pss:",)):
+                found += int(line.split()[1]) * 1024
+    return found
+
+
+def tree_memory(root: int) -> int:
+    """Bytes of memory of all processes below ``root``, with shared memory that none of them has mapped just now.
+
+    A batch that torch's loader has ready is such memory: its worker has unmapped it, and the training process has not
+    read it yet, so that its pages are in nobody's PSS.
+    """
+    pids = [stat.pid for stat in descendants(root)]
+    own = sum(pss(pid, "Pss_Anon:", "Pss_File:") for pid in pids)
+    return own + sum(dict(held for pid in pids for held in _shared_files(pid)).values())
+
+
+def _shared_files(pid: int) -> Iterator[tuple[tuple[int, int], int]]:
+    """The shared memory that a process has open: which it is, and its bytes."""
+    folder = f"/proc/{pid}/fd"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"{folder}/{name}").startswith(("/memfd:", "/dev/shm/")):
+                    stat = os.stat(f"{folder}/{name}")
+                    yield (stat.st_dev, stat.st_ino), stat.st_blocks * 512
 
 
 def busy_cpu() -> float:
@@ -106,8 +128,15 @@ def adopt_orphans() -> None:
 class PeakPss:
     """Samples the memory of the tree below ``root`` in a thread of its own; ``bytes`` is the peak so far."""
 
-    def __init__(self, root: int, every_s: float = 0.25, share: float = 0.01) -> None:
+    def __init__(
+        self,
+        root: int,
+        every_s: float = 0.25,
+        share: float = 0.01,
+        read: Callable[[int], int] = tree_pss,
+    ) -> None:
         self.bytes = 0
+        self._read = read
         self._root, self._every_s, self._share = root, every_s, share
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._loop, daemon=True)
@@ -124,7 +153,7 @@ class PeakPss:
         pause = 0.0
         while not self._stop.wait(pause):
             began = time.thread_time()
-            self.bytes = max(self.bytes, tree_pss(self._root))
+            self.bytes = max(self.bytes, self._read(self._root))
             # The kernel walks page tables for each reading, so a tree that maps gigabytes is read less often:
             # the sampler must not take more than its share of the CPU it stands beside.
             pause = max(self._every_s, (time.thread_time() - began) / self._share)

@@ -80,8 +80,8 @@ class Compose:
 class RandomResizedCrop:
     """A random part, resized."""
 
-    def __init__(self, size: int) -> None:
-        self.size, self.scale, self.ratio = (size, size), (0.08, 1.0), (3 / 4, 4 / 3)
+    def __init__(self, size: int, scale: tuple[float, float] = (0.08, 1.0)) -> None:
+        self.size, self.scale, self.ratio = (size, size), scale, (3 / 4, 4 / 3)
         self.interpolation, self.antialias = InterpolationMode.BILINEAR, True
 
     def __call__(self, image: Any) -> Any:
@@ -98,6 +98,18 @@ class RandomResizedCrop:
             w = h = min(width, height)
             left, top = (width - w) // 2, (height - h) // 2
         return image.crop((left, top, left + w, top + h)).resize(self.size, Image.Resampling.BILINEAR)
+
+
+@_theirs(_TRANSFORMS)
+class Resize:
+    """All of it, resized to height and width."""
+
+    def __init__(self, size: tuple[int, int]) -> None:
+        self.size, self.max_size = size, None
+        self.interpolation, self.antialias = InterpolationMode.BILINEAR, True
+
+    def __call__(self, image: Any) -> Any:
+        return image.resize(self.size[::-1], Image.Resampling.BILINEAR)
 
 
 @_theirs(_TRANSFORMS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from benchmarks.common.photos import make_large_photos, warm
 from benchmarks.common.report import table
 from benchmarks.common.rounds import Run, summarise
 from benchmarks.common.tree import wait_until_idle
-from benchmarks.single import targets
+from benchmarks.single import plain, targets
 from benchmarks.single.contenders import BY_NAME, ENTRIES, Entry
 from benchmarks.single.plot import draw
 
@@ -27,6 +28,8 @@ class SingleBench(Bench[Entry]):
         super().__init__("single", ENTRIES, PEERS, args)
         self.repeats = args.repeats or (1 if self.quick else 3)
         self.min_seconds = 3.0 if self.quick else 8.0
+        self.with_plain = not args.only
+        self.plain_runs: Runs = {}
         self.large = DATA
 
     def prepare(self) -> None:
@@ -51,12 +54,20 @@ class SingleBench(Bench[Entry]):
     def run(self) -> Runs:
         """See ``Bench``."""
         names = [entry.name for entry in self.entries if entry.name not in self.missing]
-        return self.rounds(
+        runs = self.rounds(
             names,
             self.repeats,
             self.measure,
             lambda run: f"{run['later_images_s']:,.0f} images/s, {run['cpu_s_per_1000']:.2f} CPU-s per 1000",
         )
+        if self.with_plain:
+            self.plain_runs = self.rounds(plain.NAMES, self.repeats, self.measure_plain, plain.tell)
+        return runs
+
+    def measure_plain(self, name: str, _number: int) -> Run:
+        """One run over an ordinary torch dataset."""
+        wait_until_idle(self.patience_s)
+        return plain.run(name, sys.executable, self.photos, self.cpus, self.min_seconds / 2)
 
     def measure(self, name: str, number: int) -> Run:
         """One run, warm and on a machine as idle as it gets."""
@@ -91,7 +102,9 @@ class SingleBench(Bench[Entry]):
             "repeats": self.repeats,
             "later_epochs": f"at least 2 and {self.min_seconds:g} s",
         }
-        result = self.result(settings, contenders=self.contenders(runs))
+        result = self.result(
+            settings, contenders=self.contenders(runs), plain=plain.describe(self.plain_runs)
+        )
         photos, machine = result["photos"], result["machine"]
         print(
             f"\n{photos['count']} photos, {photos['mean_bytes'] / 1000:.1f} KB on average; "
@@ -102,8 +115,12 @@ class SingleBench(Bench[Entry]):
         for item in result["contenders"]:
             if item["status"] != "measured":
                 print(f"not measured: {item['label']}: {item['reason']}")
-        every = (run for item in result["contenders"] for run in item.get("runs", []))
-        self.finish(result, every, targets.compute(runs, self.repeats), draw)
+        found = targets.compute(runs, self.repeats)
+        if self.plain_runs:
+            print(f"\n{plain.show(self.plain_runs)}")
+            found += plain.targets(self.plain_runs, self.repeats)
+        every = (run for item in (*result["contenders"], *result["plain"]) for run in item.get("runs", []))
+        self.finish(result, every, found, draw)
 
 
 def contender_table(result: dict[str, Any]) -> str:

@@ -38,35 +38,42 @@ class Fashion:
         return self.labels + CLASSES * np.arange(len(self.labels))
 
 
-def load(repository: Path, count: int) -> Fashion:
-    """The first ``count`` training images as files below ``.data``, and all test images."""
+def install(repository: Path) -> None:
+    """Have Debian's package on the machine."""
     if not INSTALLED.is_dir():
         say(f"installing Debian's {PACKAGE}")
         subprocess.run([str(repository / "scripts" / "debian-packages"), PACKAGE], check=False)
     if not INSTALLED.is_dir():
         raise DataUnavailable(f"Fashion-MNIST is not there; run: sudo apt-get install {PACKAGE}")
+
+
+def load(repository: Path, count: int) -> Fashion:
+    """The first ``count`` training images as files below ``.data``, and all test images."""
+    install(repository)
     folder = repository / ".data" / "fashion-mnist"
     paths = [folder / f"{at:05d}.png" for at in range(count)]
     if not all(path.exists() for path in paths):
         say(f"writing {count} images to .data/fashion-mnist")
         folder.mkdir(parents=True, exist_ok=True)
-        for path, image in zip(paths, _images("train")[:count], strict=True):
+        for path, image in zip(paths, read_images("train")[:count], strict=True):
             partial = path.with_suffix(".partial")
             partial.write_bytes(cv2.imencode(".png", image)[1].tobytes())
             partial.rename(path)
     return Fashion(
         [str(path) for path in paths],
-        _labels("train")[:count],
-        _images("t10k")[:, None],
-        _labels("t10k"),
+        read_labels("train")[:count],
+        read_images("t10k")[:, None],
+        read_labels("t10k"),
     )
 
 
-def _images(part: str) -> NDArray[np.uint8]:
+def read_images(part: str) -> NDArray[np.uint8]:
+    """Of "train" or "t10k"."""
     with gzip.open(INSTALLED / f"{part}-images-idx3-ubyte.gz") as file:
         return np.frombuffer(file.read(), np.uint8, offset=16).reshape(-1, SIDE, SIDE)
 
 
-def _labels(part: str) -> NDArray[np.int64]:
+def read_labels(part: str) -> NDArray[np.int64]:
+    """Of "train" or "t10k"."""
     with gzip.open(INSTALLED / f"{part}-labels-idx1-ubyte.gz") as file:
         return np.frombuffer(file.read(), np.uint8, offset=8).astype(np.int64)

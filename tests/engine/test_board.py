@@ -366,6 +366,59 @@ def test_a_worker_killed_while_it_extends_the_arena_does_not_get_it_given_out_tw
     assert all(a + size <= b for (a, size), (b, _) in itertools.pairwise(ranges)), "given out twice"
 
 
+def test_the_range_used_last_is_taken_first_if_it_is_large_enough(board: Board) -> None:
+    rows = [board.enlist(page * PAGE, pages * PAGE) for page, pages in ((100, 1), (200, 4), (300, 2))]
+    assert board.take(PAGE) is None and len(set(rows)) == 3
+    assert board.enlist(200 * PAGE, 4 * PAGE) == rows[1]
+    for since, row in enumerate((rows[1], rows[2], rows[0]), 5):
+        board.release(row, since)
+    assert [board.free_ranges(pages * PAGE) for pages in (0, 2, 3, 5)] == [3, 2, 1, 0]
+    position = board.post(0, AREA, 0, 1)
+    assert board.take(2 * PAGE, board.claim(0)) == (300 * PAGE, 2 * PAGE)
+    assert board.grown(position) == (300 * PAGE, 2 * PAGE)
+    assert board.take(2 * PAGE) == (200 * PAGE, 4 * PAGE)
+    assert board.take(2 * PAGE) is None
+    board.release(rows[1], 9)
+    assert board.withdraw(1) == [(100 * PAGE, PAGE)]
+    assert board.withdraw(0) == [(200 * PAGE, 4 * PAGE)]
+    assert board.free_ranges() == 0
+
+
+def test_processes_never_have_the_same_range(board: Board) -> None:
+    rows = [board.enlist(page * PAGE, PAGE) for page in range(1, 9)]
+    words = np.frombuffer(board._arena.map(*board._arena.allocate(PAGE)), np.int64)
+    for since, row in enumerate(rows, 1):
+        board.release(row, since)
+
+    def take_turns(report: Callable[[int, int, int], None]) -> None:
+        for turn in range(400):
+            found = board.take(PAGE)
+            if found is None:
+                continue
+            page = found[0] // PAGE
+            before, words[page] = int(words[page]), os.getpid()
+            report(before, page, int(words[page]) == os.getpid())
+            words[page] = 0
+            board.release(rows[page - 1], 100 + turn)
+
+    records = []
+    for child in [Child(board, take_turns) for _ in range(3)]:
+        code, own = child.join()
+        assert code == 0
+        records += own
+    assert len(records) > 400
+    assert all(before == 0 and still for before, _, still in records)
+    assert board.free_ranges() == 8
+
+
+@pytest.mark.faults
+def test_a_worker_killed_while_it_takes_a_range_does_not_get_it_given_out_twice(board: Board) -> None:
+    board.release(board.enlist(100 * PAGE, PAGE), 1)
+    position = killed_after_its_note(board, lambda claim: board.take(PAGE, claim))
+    assert board.grown(position) == (100 * PAGE, PAGE)
+    assert board.take(PAGE) is None
+
+
 def test_more_orders_than_the_ring_holds_are_refused_and_not_overwritten(board: Board) -> None:
     posted = 0
     with pytest.raises(Exception, match=r"(?i)ring|board|full|room"):

@@ -16,7 +16,8 @@ import torch
 
 from headrace.cache.arena import PAGE, Arena
 from headrace.coordinate.messages import Order, decode_order
-from headrace.host.slots import SlotPool
+from headrace.engine.board import Board
+from headrace.host.slots import HostSlot, SlotPool
 
 SIZE = 16 * PAGE
 
@@ -212,19 +213,6 @@ def test_fitting_makes_a_slot_larger_and_gives_the_old_range_back(arena: Arena) 
     assert pool.acquire() is slot
 
 
-def test_a_range_that_a_worker_allocated_replaces_the_slots_own(arena: Arena) -> None:
-    pool = SlotPool(arena, PAGE, keep=1)
-    slot = pool.acquire()
-    np.frombuffer(arena.map(slot.offset, slot.nbytes), np.uint8)[:] = 1
-    offset = arena.extend(4 * PAGE)
-    pool.replace(slot, offset, 4 * PAGE)
-    assert (slot.offset, slot.nbytes) == (offset, 4 * PAGE)
-    assert arena.in_use == 4 * PAGE
-    assert blocks(arena) == 0
-    pool.discard(slot)
-    assert (arena.in_use, pool.count) == (0, 0)
-
-
 def test_slots_of_unknown_size_take_no_memory(arena: Arena) -> None:
     pool = SlotPool(arena, 0, keep=2)
     slots = [pool.acquire() for _ in range(3)]
@@ -265,17 +253,90 @@ def test_orders_are_written_apart_and_read_back(arena: Arena) -> None:
     assert slot.cursor == 0
 
 
-def test_later_slots_are_as_large_as_most_and_free_ranges_are_used_again(arena: Arena) -> None:
-    """Where workers find out how much a batch takes, they make the arena longer for each slot that is too small."""
-    pool = SlotPool(arena, 0, keep=2)
-    assert pool.acquire().nbytes == 0
-    for size in (4, 5, 400, 5, 5):
-        pool.replace(pool.acquire(), arena.extend(size * PAGE), size * PAGE)
-    assert pool.acquire().nbytes == 5 * PAGE
-    before = arena.size
-    for _ in range(50):
-        slots = [pool.acquire() for _ in range(8)]
-        assert {slot.nbytes for slot in slots} == {5 * PAGE}
+# -- ranges that workers take ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def board(arena: Arena) -> Iterator[Board]:
+    made = Board(arena)
+    yield made
+    made.close()
+
+
+def collated(pool: SlotPool, arena: Arena, board: Board, pages: int) -> HostSlot:
+    """A slot with a batch in it, as a worker leaves it."""
+    slot = pool.acquire()
+    offset, nbytes = board.take(pages * PAGE) or (board.extend(pages * PAGE), pages * PAGE)
+    arena.map(offset, nbytes)[: pages * PAGE] = b"1" * pages * PAGE
+    pool.took(slot, offset, nbytes)
+    return slot
+
+
+def test_a_range_can_be_taken_as_soon_as_the_batch_in_it_is_gone(arena: Arena, board: Board) -> None:
+    pool = SlotPool(arena, 0, keep=4, board=board)
+    slot = collated(pool, arena, board, 4)
+    place = slot.offset
+    array = np.frombuffer(pool.lease(slot), np.uint8)
+    assert board.take(PAGE) is None
+    del array
+    assert board.take(PAGE) == (place, 4 * PAGE), "before the pool looked"
+    other = HostSlot(0, 0)
+    pool.took(other, place, 4 * PAGE)
+    pool.collect()
+    assert (slot.nbytes, other.offset) == (0, place)
+    assert board.take(PAGE) is None, "it is the other's now"
+
+
+def test_what_a_forked_process_lets_go_stays_lent_here(arena: Arena, board: Board) -> None:
+    pool = SlotPool(arena, 0, keep=4, board=board)
+    array = np.frombuffer(pool.lease(collated(pool, arena, board, 1)), np.uint8)
+    child = os.fork()
+    if not child:
+        del array
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert board.take(PAGE) is None
+    assert array[0] == ord("1")
+
+
+def test_few_free_ranges_hold_memory_and_their_places_are_used_again(arena: Arena, board: Board) -> None:
+    pool = SlotPool(arena, 0, keep=4, board=board)
+    before = arena.in_use
+    for _ in range(20):
+        slots = [collated(pool, arena, board, 8) for _ in range(12)]
+        assert len({slot.offset for slot in slots}) == 12
         for slot in slots:
             pool.put_back(slot)
-    assert arena.size <= before + 8 * 5 * PAGE and len(arena._free) < 20
+        pool.collect()
+        assert blocks(arena) <= before + 9 * PAGE
+    assert os.fstat(arena.fd).st_size <= 30 * 8 * PAGE + before
+    pool.close()
+    assert arena.in_use == before
+
+
+def test_what_a_dead_worker_had_is_free_again(arena: Arena, board: Board) -> None:
+    pool = SlotPool(arena, 0, keep=4, board=board)
+    before = arena.in_use
+    pool.reclaim(board.extend(PAGE), PAGE)
+    assert arena.in_use == before and board.free_ranges() == 0
+    pool.put_back(collated(pool, arena, board, 2))
+    taken = board.take(PAGE)
+    assert taken is not None
+    pool.reclaim(*taken)
+    assert board.take(PAGE) == taken
+    pool.close()
+    assert arena.in_use == before
+
+
+def test_a_range_that_was_too_small_goes_first(arena: Arena, board: Board) -> None:
+    pool = SlotPool(arena, 0, keep=4, board=board)
+    before = arena.in_use
+    small = (board.extend(PAGE), PAGE)  # a worker's own, which no slot ever had
+    slot = collated(pool, arena, board, 4)
+    slot_at = slot.offset
+    board.put_down(*small)
+    pool.put_back(slot)
+    pool.collect()
+    assert board.take(PAGE) == (slot_at, 4 * PAGE) and board.take(PAGE) is None
+    pool.close()
+    assert arena.in_use == before

@@ -139,4 +139,16 @@ def test_depth_may_grow_however_many_hands_there_are(monkeypatch, cpus, batch_si
     monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: cpus)
     with hr.DataLoader(recipe(20), batch_size=batch_size, num_workers=1) as loader:
         next(iter(loader))
-        assert loader._session._most_ahead > loader._session.host.ahead
+        assert loader._session._depth.most > loader._session.host.ahead
+
+
+def test_a_datasets_loader_begins_with_a_batch_for_each_worker_and_one_more():
+    with hr.DataLoader(list(range(40)), batch_size=2, num_workers=2) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        assert loader._session.host.ahead == 3
+        assert loader._session._depth.most == 4
+    with hr.DataLoader(list(range(40)), batch_size=2, num_workers=2, prefetch_factor=3) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        assert loader._session.host.ahead == 6 and loader._session._depth is None

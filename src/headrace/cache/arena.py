@@ -77,11 +77,12 @@ class Arena:
             offset = self.extend(size)
         if reserve:
             try:
-                self._require(size)
+                self.require(size)
                 self.reserve(offset, size)
             except OutOfSharedMemory:
                 self._put_together(offset, size)
                 raise
+            self._available -= size
         self.in_use += size
         return offset, size
 
@@ -116,17 +117,17 @@ class Arena:
         """Count a range that a worker allocated for the owner."""
         self.in_use += nbytes
 
-    def _require(self, size: int) -> None:
+    def require(self, size: int) -> None:
+        """Raise if there is less memory than that."""
         if self.directory is not None:
             return
         # Looking costs a millisecond, and small batches are many.
         if time.monotonic() - self._looked > _LOOK:
             self._available, self._looked = available_memory(), time.monotonic()
-        self._available -= size
-        if self._available < 0:
-            self._looked, left = 0.0, self._available + size
+        if self._available < size:
+            self._looked = 0.0
             raise OutOfSharedMemory(
-                f"{show_size(size)} of shared memory are needed and {show_size(left)} are available. "
+                f"{show_size(size)} of shared memory are needed and {show_size(self._available)} are available. "
                 "Use a smaller batch_size, prefetch_factor or cache, or give the machine or container more."
             )
 

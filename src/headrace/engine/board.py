@@ -5,7 +5,10 @@ worker delays only what it claimed, and idle workers find work without asking. A
 section under a POSIX record lock, which the kernel releases when its holder dies, and it is written down, so
 that the host knows exactly what a dead worker had taken and posts that again.
 
-All numbers lie in one shared page range: a header, then a ring of entries.
+Where only a worker finds out how much memory a batch takes, it takes that here, too: from a list of ranges of the
+arena. The host frees one with a single write, so it can be taken again as soon as the batch in it is gone.
+
+All numbers lie in one shared page range: a header, the list, then a ring of entries.
 """
 
 from __future__ import annotations
@@ -26,6 +29,12 @@ from headrace.cache.arena import Arena
 CAPACITY = 4096
 _HEAD, _TAIL, _END = range(3)
 _HEADER = 8
+RANGES = 256
+"""Ranges that can be listed."""
+_OFFSET, _BYTES, _SINCE = range(3)  # of each: 0 bytes, no range; since when it is free, 0: it is not
+UNUSED, PUT_DOWN = 1, 2
+"""Since when a range is free that was never used, and one that was too small."""
+_RING = _HEADER + RANGES * 3
 _ORDER, _AREA, _AREA_BYTES, _START, _LENGTH, _CLAIMER, _GROWN, _GROWN_BYTES = range(8)  # of each entry
 _WIDTH = 8
 FREE, CANCELLED = 0, -1
@@ -49,7 +58,7 @@ class Board:
 
     def __init__(self, arena: Arena) -> None:
         self._arena = arena
-        self._range = arena.allocate((_HEADER + CAPACITY * _WIDTH) * 8)
+        self._range = arena.allocate((_RING + CAPACITY * _WIDTH) * 8)
         self._lock_fd = os.memfd_create("headrace-lock") if hasattr(os, "memfd_create") else _lock_file()
         self._work_fd = os.eventfd(0, os.EFD_SEMAPHORE | os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._attach()
@@ -62,7 +71,8 @@ class Board:
         buffer = self._arena.map(*self._range)
         words = np.frombuffer(buffer, np.int64)
         self._header = words[:_HEADER]
-        self._entries = words[_HEADER : _HEADER + CAPACITY * _WIDTH].reshape(CAPACITY, _WIDTH)
+        self._ranges = words[_HEADER:_RING].reshape(RANGES, 3)
+        self._entries = words[_RING : _RING + CAPACITY * _WIDTH].reshape(CAPACITY, _WIDTH)
 
     def attach(self) -> None:
         """Call first thing in a worker."""
@@ -121,9 +131,30 @@ class Board:
         return int(self._entries[position % CAPACITY][_CLAIMER]) > _ALONE
 
     def grown(self, position: int) -> tuple[int, int]:
-        """By what the claimer of ``position`` made the arena longer while working on it: offset and bytes."""
+        """The range that the claimer of ``position`` took or made while working on it: offset and bytes."""
         offset, nbytes = self._entries[position % CAPACITY][_GROWN:].tolist()
         return offset, nbytes
+
+    def release(self, row: int, since: int) -> None:
+        """Let a listed range be taken. ``since``: grows with every call, from more than ``PUT_DOWN`` on.
+
+        One write and no lock: this may run at any point of the host, in the middle of another call.
+        """
+        self._ranges[row, _SINCE] = since
+
+    def free_ranges(self, nbytes: int = 0) -> int:
+        """Listed ranges of at least so many bytes that can be taken."""
+        return int(np.count_nonzero(self._ranges[self._ranges[:, _BYTES] >= nbytes, _SINCE]))
+
+    def withdraw(self, keep: int) -> list[tuple[int, int]]:
+        """Take free ranges off the list that were used, all but the ``keep`` that were used last."""
+        with self._locked():
+            since = self._ranges[:, _SINCE]
+            free = np.flatnonzero(since > UNUSED)
+            old = free[np.argsort(since[free])][: max(0, len(free) - keep)]
+            found: list[tuple[int, int]] = [tuple(row) for row in self._ranges[old, :_SINCE].tolist()]
+            self._ranges[old] = 0
+        return found
 
     # -- a worker's side ----------------------------------------------------------------------------------
 
@@ -171,10 +202,41 @@ class Board:
                 self._note(claim, end, nbytes)
         return end
 
+    def take(self, nbytes: int, claim: Claim | None = None) -> tuple[int, int] | None:
+        """A listed range of at least so many bytes, which belongs to the caller now: the one that was used last."""
+        with self._locked():
+            since = np.where(self._ranges[:, _BYTES] >= nbytes, self._ranges[:, _SINCE], 0)
+            row = int(since.argmax())
+            if not since[row]:
+                return None
+            self._ranges[row, _SINCE] = 0  # first: a range that nobody has is better than one that two have
+            offset, size, _ = self._ranges[row].tolist()
+            if claim is not None:
+                self._note(claim, offset, size)
+        return offset, size
+
+    def put_down(self, offset: int, nbytes: int) -> None:
+        """A worker has no use for a range that it has, and has taken another: this one is the first to go."""
+        row = self.enlist(offset, nbytes)
+        if row >= 0:
+            self.release(row, PUT_DOWN)
+
     def _note(self, claim: Claim, offset: int, nbytes: int) -> None:
         self._entries[claim.position % CAPACITY][_GROWN:] = (offset, nbytes)
 
     # -- both ---------------------------------------------------------------------------------------------
+
+    def enlist(self, offset: int, nbytes: int) -> int:
+        """The row of a range that is in use: the one it has, or a new one; -1 if the list is full."""
+        with self._locked():
+            offsets, sizes = self._ranges[:, _OFFSET], self._ranges[:, _BYTES]
+            rows = np.flatnonzero((offsets == offset) & (sizes > 0))
+            if not len(rows):
+                rows = np.flatnonzero(sizes == 0)
+                if not len(rows):
+                    return -1
+                self._ranges[rows[0]] = (offset, nbytes, 0)
+            return int(rows[0])
 
     def close(self) -> None:
         """Close the descriptors."""

@@ -171,7 +171,7 @@ class BaseHost(ABC):
         batch = self.coordinator.done(event)
         if batch is not None and event.slot_offset >= 0:
             assert isinstance(batch.slot, HostSlot)
-            self.slots.replace(batch.slot, event.slot_offset, event.slot_bytes)
+            self.slots.took(batch.slot, event.slot_offset, event.slot_bytes)
         self._give_memory_back()
         self._free_abandoned()
 

@@ -284,8 +284,7 @@ class ProcessHost(BaseHost):
         """What a dead worker had taken of the arena and not reported is free again."""
         offset, nbytes = self.board.grown(position)
         if nbytes:
-            self.arena.adopt(nbytes)
-            self.arena.free(offset, nbytes)
+            self.slots.reclaim(offset, nbytes)
 
     def abandon(self) -> None:
         """See ``Host``. Orders that no worker has begun are taken back."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
+import os
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import Slot
 from headrace.coordinate.messages import Order, encoder
 from headrace.core.layout import aligned
+from headrace.engine.board import PUT_DOWN, UNUSED, Board
 
 
 @dataclass(eq=False)
@@ -21,18 +24,31 @@ class HostSlot(Slot):
 
     areas: list[tuple[int, int]] = field(default_factory=list)
     cursor: int = 0
+    row: int = -1
+    """Of its range on the board's list, if it is there."""
 
 
 class SlotPool:
-    """Allocates slots, and takes back those whose tensors were garbage-collected."""
+    """Allocates slots, and takes back those whose tensors were garbage-collected.
 
-    def __init__(self, arena: Arena, nbytes: int, keep: int) -> None:
-        self._arena = arena
+    Where only a worker finds out how many bytes a batch takes, a slot has no memory before that: the worker takes a
+    range from the board's list as it collates, or makes one. So batches that wait to be prepared hold no memory, and
+    a few ranges are used over and over.
+    """
+
+    def __init__(self, arena: Arena, nbytes: int, keep: int, board: Board | None = None) -> None:
+        """``board``: has the list of ranges; without it those that workers made are freed after use."""
+        self._arena, self._board = arena, board
         self.nbytes = nbytes
-        """Bytes of a new slot; 0: a worker finds out how many it takes, and later ones begin with what most have."""
-        self._usual = 0
+        """Bytes of a new slot; 0: a worker finds out how many it takes."""
         self.keep = keep
         """Free slots that are kept for the next batches."""
+        self._listed: dict[int, int] = {}
+        """Ranges on the board's list: bytes by offset."""
+        self._usual = 0
+        """Bytes of the last range that a worker told of."""
+        self._clock = itertools.count(PUT_DOWN + 1)
+        self._owner = os.getpid()
         self._free: list[HostSlot] = []
         self._released: deque[HostSlot] = deque()
         self._leases: dict[HostSlot, Any] = {}
@@ -41,11 +57,13 @@ class SlotPool:
     def acquire(self) -> HostSlot:
         """A free slot, or a new one."""
         self.collect()
+        if self._usual and self._board is not None:
+            self._list_more(self._board)
         if self._free:
             return self._free.pop()
         slot = HostSlot(0, 0)
-        if self.nbytes or self._usual:
-            slot.offset, slot.nbytes = self._arena.allocate(self.nbytes or self._usual)
+        if self.nbytes:
+            slot.offset, slot.nbytes = self._arena.allocate(self.nbytes)
         self._all.add(slot)
         return slot
 
@@ -64,6 +82,13 @@ class SlotPool:
         while len(slot.areas) > 1:
             self._arena.free(*slot.areas.pop(0))
         slot.cursor = 0
+        if slot.row >= 0:
+            assert self._board is not None
+            self._board.release(slot.row, next(self._clock))
+            slot.offset = slot.nbytes = 0
+            slot.row = -1
+        elif not self.nbytes:
+            self._free_range(slot)
         stale = slot.nbytes < self.nbytes
         if len(self._free) < self.keep and not stale:
             self._free.append(slot)
@@ -75,7 +100,7 @@ class SlotPool:
         for area in slot.areas:
             self._arena.free(*area)
         self._free_range(slot)
-        slot.areas, slot.nbytes = [], 0
+        slot.areas = []
         self._all.discard(slot)
 
     def close(self) -> None:
@@ -83,30 +108,70 @@ class SlotPool:
         that were forked from this one do, for as long as they live."""
         self.collect()
         self._free.clear()
+        for slot in self._leases:
+            self._listed.pop(slot.offset, None)
         for slot in self._all - self._leases.keys():
             self.discard(slot)
+        while self._listed:
+            self._arena.free(*self._listed.popitem())
 
     def _free_range(self, slot: HostSlot) -> None:
-        if slot.nbytes:
+        if slot.nbytes and slot.row < 0:
             self._arena.free(slot.offset, slot.nbytes)
+        slot.offset = slot.nbytes = 0
+        slot.row = -1
 
     def fit(self, slot: HostSlot, nbytes: int) -> None:
         """Make a free slot at least so large."""
         if slot.nbytes < nbytes:
             self._free_range(slot)
-            slot.nbytes = 0
             slot.offset, slot.nbytes = self._arena.allocate(nbytes)
             self.nbytes = max(self.nbytes, nbytes)
 
-    def replace(self, slot: HostSlot, offset: int, nbytes: int) -> None:
-        """A worker needed a larger range for its result, and allocated it."""
-        self._free_range(slot)
-        self._arena.adopt(nbytes)
-        slot.offset, slot.nbytes = offset, nbytes
-        # Of those that there are, so that a single large one does not make all others large. Were new ones empty,
-        # each would be made at the end of the arena, and no free range would be used again.
-        sizes = sorted(other.nbytes for other in self._all if other.nbytes)
-        self._usual = sizes[len(sizes) // 2] if sizes else nbytes
+    # -- ranges that workers take ---------------------------------------------------------------------------
+
+    def _list_more(self, board: Board) -> None:
+        """Workers make ranges at the end of the arena. They need not, where there is one in its gaps for each batch.
+
+        These take no memory before a worker writes to them, so they may well be too many and too large.
+        """
+        size = max(self._listed.values(), default=self._usual)
+        waiting = 1 + len(self._all) - len(self._free) - len(self._leases)
+        for _ in range(waiting - board.free_ranges(size)):
+            self._arena.require(self._usual)
+            offset, nbytes = self._arena.allocate(size, reserve=False)
+            row = board.enlist(offset, nbytes)
+            if row < 0:
+                self._arena.free(offset, nbytes)
+                return
+            self._listed[offset] = nbytes
+            board.release(row, UNUSED)
+
+    def took(self, slot: HostSlot, offset: int, nbytes: int) -> None:
+        """A worker put the slot's batch into this range, which it took or made."""
+        if offset not in self._listed:
+            self._arena.adopt(nbytes)
+        slot.offset, slot.nbytes, self._usual = offset, nbytes, nbytes
+        if self._board is not None:
+            slot.row = self._board.enlist(offset, nbytes)
+            if slot.row >= 0:
+                self._listed[offset] = nbytes
+
+    def reclaim(self, offset: int, nbytes: int) -> None:
+        """A dead worker had this range."""
+        if self._board is None or offset not in self._listed:
+            self._arena.adopt(nbytes)
+            self._arena.free(offset, nbytes)
+        else:
+            self._board.release(self._board.enlist(offset, nbytes), next(self._clock))
+
+    def _trim(self, board: Board) -> None:
+        """Give ranges to the system that nobody is about to use: in steady use hardly any is free."""
+        keep = max(1, self.keep // 4)
+        for offset, nbytes in board.withdraw(keep) if board.free_ranges() > keep else ():
+            if self._listed.pop(offset, None) is None:
+                self._arena.adopt(nbytes)  # a worker listed it
+            self._arena.free(offset, nbytes)
 
     # -- orders -------------------------------------------------------------------------------------------
 
@@ -133,9 +198,16 @@ class SlotPool:
         comes back by itself."""
         mapped = self._arena.map(slot.offset, slot.nbytes)
         buffer = _buffer_type(slot.nbytes).from_buffer(mapped)
-        # The callback may run in any thread and at any point, so it only takes a note.
-        released = self._released
-        self._leases[slot] = weakref.ref(buffer, lambda _: released.append(slot))
+        # The callback may run in any thread and at any point, so it only takes a note. (And in a process that was
+        # forked meanwhile, whose copy of the batch is none of ours.)
+        released, row, board, clock, owner = self._released, slot.row, self._board, self._clock, self._owner
+
+        def let_go(_: Any) -> None:
+            if row >= 0 and board is not None and os.getpid() == owner:
+                board.release(row, next(clock))
+            released.append(slot)
+
+        self._leases[slot] = weakref.ref(buffer, let_go)
         return buffer
 
     def collect(self) -> None:
@@ -143,7 +215,12 @@ class SlotPool:
         while self._released:
             slot = self._released.popleft()
             del self._leases[slot]
+            if slot.row >= 0:  # its range may be another's by now
+                slot.offset = slot.nbytes = 0
+                slot.row = -1
             self.put_back(slot)
+        if self._board is not None:
+            self._trim(self._board)
 
     @property
     def leased(self) -> int:

@@ -54,11 +54,10 @@ def choose_session(loader: DataLoader[Any], seed: int, resume: LoaderState | Non
         resume=resume.workers if resume is not None else None,
         snapshot_every=every and max(1, every // loader.num_workers),
     )
-    factor = 2 if loader.prefetch_factor is None else loader.prefetch_factor
-    ahead = loader.num_workers * factor
+    common["ahead"] = None if loader._prefetch is None else loader.num_workers * loader._prefetch
     if task.assigned:
-        return AssignedSession(task, ahead=ahead, last=resume.last if resume is not None else -1, **common)
-    return ObjectSession(task, ahead=ahead, **common)
+        return AssignedSession(task, last=resume.last if resume is not None else -1, **common)
+    return ObjectSession(task, **common)
 
 
 def _recipe_session(

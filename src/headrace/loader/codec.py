@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from headrace.cache.arena import Arena
-from headrace.coordinate.messages import Order
+from headrace.coordinate.messages import OrderDone
 from headrace.core.layout import ALIGN, aligned
 from headrace.core.sparse import PAGE
 from headrace.engine.board import Board, Claim
@@ -23,19 +23,27 @@ from headrace.engine.link import LARGEST
 _SMALL = 64
 """Arrays of fewer bytes travel with the pickle."""
 _GROWTH = 1.25
-"""A slot that was too small grows by more than it lacked, so that batches of varying size soon fit."""
+"""A range that was too small grows by more than it lacked, so that batches of varying size soon fit."""
 
 
 class SlotMemory:
-    """The memory of one slot, for a worker to collate into."""
+    """The memory of one slot, for a worker to collate into. It is found as soon as it is needed, and not before."""
 
-    def __init__(self, arena: Arena, board: Board | None, order: Order, claim: Claim | None) -> None:
+    def __init__(self, arena: Arena, board: Board, claim: Claim | None) -> None:
         self._arena, self._board, self._claim = arena, board, claim
-        self.offset, self.nbytes = order.slot_offset, order.slot_bytes
-        self._buffer = memoryview(arena.map(self.offset, self.nbytes)) if self.nbytes else memoryview(b"")
-        self._base = _address(self._buffer) if self.nbytes else 0
-        self._at = 0
-        self.moved = False
+        self.offset = self.nbytes = 0
+        self._buffer = memoryview(b"")
+        self._base = self._at = 0
+        self.expected = 0
+        """Bytes that the batch will take, as far as known."""
+
+    def _find(self, nbytes: int) -> None:
+        """Take a range of at least so many bytes."""
+        found = self._board.take(nbytes, self._claim)
+        self.offset, self.nbytes = found or (self._board.extend(nbytes, self._claim), nbytes)
+        self._arena.reserve(self.offset, nbytes)
+        self._buffer = memoryview(self._arena.map(self.offset, self.nbytes))
+        self._base = _address(self._buffer)
 
     def empty(self, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor | None:
         """An uninitialised tensor in the slot, or None if it does not fit."""
@@ -43,6 +51,8 @@ class SlotMemory:
         for length in shape:
             count *= length
         nbytes = count * dtype.itemsize
+        if nbytes and not self.nbytes:
+            self._find(aligned(max(nbytes, self.expected), PAGE))
         if nbytes == 0 or self._at + nbytes > self.nbytes:
             return None
         tensor = torch.frombuffer(self._buffer, dtype=dtype, count=count, offset=self._at).view(shape)
@@ -56,20 +66,20 @@ class SlotMemory:
         return None
 
     def store(self, pieces: list[tuple[int, memoryview]], end: int) -> None:
-        """Write pieces at their places; a slot that is too small is replaced by a larger one."""
+        """Write pieces at their places; a range that is too small is exchanged for a larger one."""
         if end > self.nbytes:
-            assert self._board is not None
-            size = aligned(int(end * (_GROWTH if self.nbytes else 1)), PAGE)
-            offset = self._board.extend(size, self._claim)
-            self._arena.reserve(offset, size)
-            buffer = memoryview(self._arena.map(offset, size))
-            used = self._at
-            buffer[:used] = self._buffer[:used]
-            if self.nbytes:
-                self._arena.forget(self.offset, self.nbytes)
-            self.offset, self.nbytes, self._buffer, self.moved = offset, size, buffer, True
+            offset, nbytes, buffer, used = self.offset, self.nbytes, self._buffer, self._at
+            self._find(aligned(int(end * (_GROWTH if nbytes else 1)), PAGE))
+            if nbytes:
+                self._buffer[:used] = buffer[:used]
+                self._board.put_down(offset, nbytes)
         for at, data in pieces:
             self._buffer[at : at + len(data)] = data
+
+    def report(self, done: OrderDone) -> None:
+        """Say where the batch lies, and whose the range is even if there is none."""
+        if self.nbytes:
+            done.slot_offset, done.slot_bytes = self.offset, self.nbytes
 
     @property
     def used(self) -> int:

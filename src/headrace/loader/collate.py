@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from headrace.loader.codec import SlotMemory
+
+_SLACK = 4096
+"""Bytes for what lies between the fields."""
 
 
 def collate_into(samples: list[Any], memory: SlotMemory) -> Any:
@@ -30,7 +35,23 @@ def collate_into(samples: list[Any], memory: SlotMemory) -> Any:
                     return torch.stack(list(batch), 0, out=out)
         return _stack(batch, collate_fn_map=collate_fn_map)
 
+    memory.expected = len(samples) * _bytes_of(samples[0]) + _SLACK
     return collate(samples, collate_fn_map={**default_collate_fn_map, torch.Tensor: tensors})
+
+
+def _bytes_of(sample: Any) -> int:
+    """What collating a sample adds to a batch, at most: all samples of a batch are alike."""
+    if type(sample) is torch.Tensor:
+        return sample.nbytes if sample.layout == torch.strided and not sample.is_nested else 0
+    if isinstance(sample, np.ndarray):
+        return sample.nbytes
+    if isinstance(sample, int | float):
+        return 8
+    if isinstance(sample, Mapping):
+        return sum(_bytes_of(value) for value in sample.values())
+    if isinstance(sample, Sequence) and not isinstance(sample, str | bytes):
+        return sum(_bytes_of(value) for value in sample)
+    return 0
 
 
 def _stack(batch: Any, *, collate_fn_map: Any) -> Any:

@@ -14,6 +14,7 @@ from headrace.core.forms import CACHEABLE
 from headrace.host.embedded import ProcessHost
 from headrace.host.slots import HostSlot
 from headrace.loader import global_random
+from headrace.loader.depth import Depth
 from headrace.loader.objects import ObjectTask, Stream, fetch, keys_of
 from headrace.loader.pinning import pin_value
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
@@ -25,23 +26,35 @@ _PATIENCE = 10.0
 """Seconds to wait for what a worker says of its beginning. Without it, it is taken to begin as new ones do."""
 
 
+def _depth(host: Any, ahead: int | None, workers: int) -> Depth | None:
+    """What lets more batches be ahead if nobody said how many: up to as many as torch's loader has."""
+    return Depth(host, most=2 * workers, hands=workers) if ahead is None else None
+
+
+def _at_first(ahead: int | None, workers: int) -> int:
+    """Batches ahead as a loader begins: one for each worker, and one to go on with."""
+    return workers + 1 if ahead is None else max(1, ahead)
+
+
 class ObjectSession(Hosted):
     """A torch dataset in worker processes: each batch is fetched and collated by one worker."""
 
     def __init__(
-        self, task: ObjectTask, *, ahead: int, in_order: bool, context: Any, book: ErrorBook, pin: bool
+        self, task: ObjectTask, *, ahead: int | None, in_order: bool, context: Any, book: ErrorBook, pin: bool
     ) -> None:
+        """``ahead``: batches that are prepared ahead; None: as many as are of use."""
         self._book = book
         self.host = make_host(
             HostParts.build(0, dict.fromkeys(CACHEABLE, 0)),
             rows=None,
             nbytes=0,
-            ahead=max(1, ahead),
+            ahead=_at_first(ahead, task.num_workers),
             in_order=in_order,
             workers=task.num_workers,
             task=task,
             context=context,
         )
+        self._depth = _depth(self.host, ahead, task.num_workers)
         self._pins = pin
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
@@ -49,6 +62,8 @@ class ObjectSession(Hosted):
         batch = self.host.next_batch(timeout)
         if batch is None:
             return None
+        if self._depth is not None:
+            self._depth.taken()
         return batch.drawn, self._pinned(collated_value(batch, self._book, self._lease, self._give_back))
 
 
@@ -109,14 +124,14 @@ class AssignedSession(Hosted):
         self,
         task: ObjectTask,
         *,
-        ahead: int,
+        ahead: int | None,
         in_order: bool,
         context: Any,
         book: ErrorBook,
         pin: bool,
         last: int = -1,
     ) -> None:
-        """``last``: the worker that delivered last, where an epoch goes on."""
+        """``last``: the worker that delivered last, where an epoch goes on. ``ahead``: see ``ObjectSession``."""
         self._book = book
         self._iterable, self._auto, self._in_order = task.iterable, task.auto_collation, in_order
         self._stateful = is_stateful(task.dataset)
@@ -132,13 +147,14 @@ class AssignedSession(Hosted):
             HostParts.build(0, dict.fromkeys(CACHEABLE, 0)),
             rows=None,
             nbytes=0,
-            ahead=max(1, ahead),
+            ahead=_at_first(ahead, task.num_workers),
             in_order=in_order,
             workers=task.num_workers,
             task=task,
             context=context,
             assigned_orders=True,
         )
+        self._depth = _depth(host, ahead, task.num_workers)
         host.pick, host.on_done = self._pick, self._on_done
         self.host = host
         self._pins = pin
@@ -212,6 +228,8 @@ class AssignedSession(Hosted):
                 else:
                     self._give_back(batch)
                 continue
+            if self._depth is not None:
+                self._depth.taken()
             keyed = None if self._iterable else (batch.drawn.step, keys_of(batch.drawn, self._auto))
             self.last = worker
             state = b""

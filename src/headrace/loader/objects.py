@@ -175,7 +175,7 @@ class ObjectRunner:
                 return
             waited = time.perf_counter() - begun
             order = load_order(self._link.arena, claim)
-            memory = SlotMemory(self._link.arena, self._link.board, order, claim)
+            memory = SlotMemory(self._link.arena, self._link.board, claim)
             done = self._run(order, memory)
             done.spent.wait_order = waited
             self._link.send(done)
@@ -187,6 +187,7 @@ class ObjectRunner:
             self._prepare(order, memory, done)
         except Exception as error:
             done.error = RemoteError(error, f"in DataLoader worker process {self._link.worker}").dumps()
+        memory.report(done)
         done.spent.fetch = time.perf_counter() - begun
         done.spent.fetch_cpu = time.process_time() - begun_cpu
         return done
@@ -222,8 +223,6 @@ class ObjectRunner:
             return
         batch = collate_into(samples, memory) if self._into_slot else self._task.collate_fn(samples)
         done.result, done.has_state = encode((batch, state) if state else batch, memory), bool(state)
-        if memory.moved:
-            done.slot_offset, done.slot_bytes = memory.offset, memory.nbytes
 
 
 class AssignedRunner(ObjectRunner):
@@ -250,7 +249,7 @@ class AssignedRunner(ObjectRunner):
             if order is None:
                 return
             waited = time.perf_counter() - begun
-            done = self._run(order, SlotMemory(self._link.arena, self._link.board, order, None))
+            done = self._run(order, SlotMemory(self._link.arena, self._link.board, None))
             done.spent.wait_order = waited
             self._link.send(done)
 
@@ -318,8 +317,6 @@ class IterableRunner(AssignedRunner):
             # The next epoch begins with the dataset as this one left it.
             self._ended = True
             done.result, done.has_state = encode(dumps(stream.states()), memory), True
-            if memory.moved:
-                done.slot_offset, done.slot_bytes = memory.offset, memory.nbytes
 
     def _begin(self) -> Stream:
         resume, self._resume = self._resume, None

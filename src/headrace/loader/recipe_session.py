@@ -30,6 +30,7 @@ from headrace.engine.worker import RemoteError
 from headrace.host.embedded import ProcessHost
 from headrace.loader import global_random
 from headrace.loader.codec import SlotMemory, encode
+from headrace.loader.depth import Depth
 from headrace.loader.learning import Learning
 from headrace.loader.mixing import Mixer
 from headrace.loader.objects import begin_worker
@@ -38,12 +39,10 @@ from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, coll
 from headrace.loader.sharing import Sharing
 from headrace.loader.sums import host_sums, means_of
 from headrace.loader.wrap import RowWrapper, close_gaps, fill_gaps
-from headrace.planning import Measured, Staff, ahead_at_first, deepen, rows_per_order, staff
+from headrace.planning import Measured, Staff, ahead_at_first, rows_per_order, staff
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.recipe import Recipe
 
-_WINDOW = 8
-"""Batches over which waits are looked at."""
 _PROBES = 16
 """Samples tried, at most, to find out how samples look."""
 
@@ -147,9 +146,7 @@ class RecipeSession(Hosted):
             host.on_close = stages.store.close
         self._size = size
         # (where there are many hands, more than that may be ahead from the start)
-        self._hands, self._most_ahead = hands, max(4, 2 * num_workers, 2 * ahead)
-        self._taken = 0
-        self._mark = (0.0, 0.0, 0.0)
+        self._depth = Depth(host, most=max(4, 2 * num_workers, 2 * ahead), hands=hands)
         self._learning = Learning(
             recipe, self.host, keeps=learns, cached=caches_decoded, inline=num_workers == 0
         )
@@ -241,7 +238,7 @@ class RecipeSession(Hosted):
         if batch is None:
             return None
         if self._tunes:
-            self._tune()
+            self._depth.taken(accompanied=self.sharing is not None and self.sharing.client.accompanied)
         if self._splitter is not None:
             self._split(self._splitter)
         value = self._pinned(self._value(batch))
@@ -269,27 +266,6 @@ class RecipeSession(Hosted):
     def _sums(self) -> Measured:
         host = self.host
         return host_sums(host, sum(host.coordinator.directory.hits.values()), host.totals.waited)
-
-    def _tune(self) -> None:
-        """Every few batches: keep more of them ahead, or fewer, by who had to wait."""
-        self._taken += 1
-        if self._taken % _WINDOW:
-            return
-        totals = self.host.totals
-        now = (time.perf_counter(), totals.waited, totals.spent.wait_order)
-        if self._taken > _WINDOW:  # the first batches say more about starting up
-            elapsed, waited, idle = (after - before for after, before in zip(now, self._mark, strict=True))
-            self.host.ahead = deepen(
-                self.host.ahead,
-                self._most_ahead,
-                elapsed=elapsed,
-                waited=waited,
-                idle=idle,
-                hands=self._hands,
-                accompanied=self.sharing is not None and self.sharing.client.accompanied,
-            )
-            self.host.slots.keep = self.host.ahead + 1
-        self._mark = now
 
     def _adapt(self) -> None:
         """Once it is known whether user code holds the interpreter lock: more threads, or more processes."""
@@ -373,11 +349,10 @@ class RecipeCollator:
             return done
         if faults and self.on_error == "substitute":
             good = [s if r not in faults else good[r % len(good)] for r, s in enumerate(samples)]
-        memory = SlotMemory(arena, board, order, claim)
+        memory = SlotMemory(arena, board, claim)
         try:
             done.result = encode(self.collate_fn(good), memory)
         except Exception as error:
             done.error = RemoteError(error, "in collate").dumps()
-        if memory.moved:
-            done.slot_offset, done.slot_bytes = memory.offset, memory.nbytes
+        memory.report(done)
         return done

@@ -165,7 +165,7 @@ def make_host(
     if shared is not None:
         directory = SharedDirectory(shared, dict(parts.directory.budgets))
     coordinator = Coordinator(directory, rows_per_order=rows, in_order=in_order)
-    slots = SlotPool(parts.arena, nbytes, keep=ahead + 1)
+    slots = SlotPool(parts.arena, nbytes, keep=ahead + 1, board=parts.board)
     host: InlineHost | ProcessHost
     if run is not None:
         host = InlineHost(parts.arena, parts.board, coordinator, slots, run, shared)

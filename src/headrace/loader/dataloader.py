@@ -20,6 +20,7 @@ from headrace.loader.choose_session import choose_session
 from headrace.loader.dataset_sessions import AssignedSession, InlineIterableSession, ObjectSession
 from headrace.loader.hearing import Hearing
 from headrace.loader.iterator import EpochIterator
+from headrace.loader.native import Native, look_for
 from headrace.loader.observer import Observer, Subject
 from headrace.loader.options import (
     Chosen,
@@ -40,6 +41,7 @@ from headrace.loader.own_order import (
 )
 from headrace.loader.progress import Progress
 from headrace.loader.rebuilt import DEFAULTS, adopt, inherit
+from headrace.loader.recipe_collate import RecipeCollator
 from headrace.loader.recipe_dataset import RecipeDataset, recipe_of, refuse_sources
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.seeds import EpochSeeds
@@ -47,8 +49,6 @@ from headrace.loader.sessions import ErrorBook, Session
 from headrace.loader.state import LoaderState, pack_generator, read_state, set_generator
 from headrace.loader.stateful import is_stateful, load
 from headrace.loader.stats import Stats, snapshot
-from headrace.recipes.datasets import Recognised, recognise
-from headrace.sources import files
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -152,7 +152,6 @@ class DataLoader(torch_data.DataLoader[T_co]):
             "eviction": eviction,
             "native": native,
         }
-        recognised: Recognised | None = None
         described = recipe_of(refuse_sources(dataset))
         recipe, carried = described if described is not None else (None, None)
         carried = inherit(
@@ -166,13 +165,20 @@ class DataLoader(torch_data.DataLoader[T_co]):
         seed, collate_fn, prefetch_factor = own["seed"], carried.collate_fn, carried.prefetch_factor
         persistent_workers, told = carried.persistent_workers, carried.told
         self._own_number = isinstance(num_workers, int) and not isinstance(num_workers, Chosen)
+        batched = batch_size is not None or batch_sampler is not None
         if recipe is not None:
+            self._native = Native(recipe, collate_fn or recipe.collate)
             dataset = RecipeDataset(recipe, carried)
-        elif collate_fn is None and (
-            (num_workers != 0 and num_workers is not None) or own["cache"] or own["share"]
-        ):
-            recognised = recognise(dataset, files, native=bool(own["native"]))
-            recipe = None if recognised is None else recognised.recipe
+        else:
+            self._native = look_for(
+                dataset,
+                collate_fn,
+                native=bool(own["native"]),
+                batched=batched,
+                workers=num_workers != 0 and num_workers is not None,
+                keeps=bool(own["cache"] or own["share"]),
+            )
+            recipe = self._native.recipe
         num_workers = count_workers(num_workers, choose=isinstance(dataset, RecipeDataset))
         self._prefetch = prefetch_factor
         # A recipe cannot change between epochs, so its workers, and what they cached, may stay.
@@ -242,7 +248,13 @@ class DataLoader(torch_data.DataLoader[T_co]):
         self._skips_alone = skips and not told.rebuilt and isinstance(dataset, RecipeDataset)
         self._custom_collate = collate_fn
         self._recipe = recipe
-        self._notes = () if recognised is None else recognised.notes
+        self._collator: RecipeCollator | None = None
+        if recipe is not None and self._native.collate_fn is not None:
+            # (a recipe's own collate gets lists, also of one)
+            lists = batched or (isinstance(dataset, RecipeDataset) and collate_fn is None)
+            self._collator = RecipeCollator(
+                self._native.collate_fn, own["on_error"], lists, self._native.present
+            )
         self._options: Options = read_options(
             samples=None if self._iterable else _size(dataset),
             described=recipe is not None,
@@ -582,8 +594,11 @@ class DataLoader(torch_data.DataLoader[T_co]):
             "workers": self.num_workers,
             "threads": 1,
             "situation": self._observer.situation(session),
-            "translated": tuple(note.step for note in self._notes if not note.why),
-            "untranslated": tuple(str(note) for note in self._notes if note.why),
+            "decodes": self._native.decodes,
+            "translated": self._native.translated,
+            "untranslated": self._native.untranslated,
+            "own_code": self._native.own,
+            "hint": self._native.hint,
         }
         if isinstance(session, RecipeSession) and self.num_workers:
             mine["workers"], mine["threads"] = session.workers

@@ -23,9 +23,11 @@ import headrace as hr
 from headrace.cache.arena import Arena
 from headrace.coordinate.messages import Order
 from headrace.engine.board import Board
+from headrace.loader import observer
 from headrace.loader.codec import decode
 from headrace.loader.native import look_for
 from headrace.loader.recipe_collate import RecipeCollator
+from headrace.measure.runs import list_runs
 from tests.recipes.helpers import jpeg, picture, png
 from tests.recipes.test_datasets import Compose, ImageFolder, theirs
 from tests.recipes.test_translate import (
@@ -305,3 +307,19 @@ def test_one_thread_collates_at_a_time() -> None:
 
 def drawing(samples: Any) -> Any:
     return samples
+
+
+def test_records_say_what_is_native(files: Any, tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("HEADRACE_RECORD", "1")
+    monkeypatch.setattr(observer, "_SHORT", 0.0)
+    dataset = folder(files, [CenterCrop(24), RandomPosterize(), ToTensor()])
+    for options in ({}, {"native": False}):
+        with hr.DataLoader(dataset, batch_size=2, num_workers=1, collate_fn=len, **options) as loader:
+            assert sum(loader) == 11
+    off, on = sorted(list_runs(), key=lambda run: len(run.native))
+    assert on.native == ("decoding", "CenterCrop") and "RandomPosterize" in on.hint
+    assert on.own_code[0] == "RandomPosterize: headrace has no such step"
+    assert (
+        off.own_code[-2:] == ("decoding: native=False", "len: the collate_fn") and "native=False" in off.hint
+    )

@@ -132,7 +132,10 @@ def test_a_collate_function_gets_what_the_dataset_gives(root, name):
     dataset = torchvision.datasets.ImageFolder(root, v2.Compose(PIPELINES[name]))
 
     def seen(samples):
-        return [(type(value).__mro__, torch.as_tensor(np.asarray(value).copy()), target) for value, target in samples]
+        return [
+            (type(value).__mro__, torch.as_tensor(np.asarray(value).copy()), target)
+            for value, target in samples
+        ]
 
     theirs = torch.utils.data.DataLoader(dataset, batch_size=5, collate_fn=seen)
     with hr.DataLoader(dataset, batch_size=5, num_workers=1, collate_fn=seen) as loader:

@@ -291,6 +291,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
                 self._options.cache_bytes,
                 self._options.rank,
                 self._options.world_size,
+                self._native,
             )
         )
 

@@ -181,8 +181,12 @@ class DataLoader(torch_data.DataLoader[T_co]):
             recipe = self._native.recipe
         num_workers = count_workers(num_workers, choose=isinstance(dataset, RecipeDataset))
         self._prefetch = prefetch_factor
-        # A recipe cannot change between epochs, so its workers, and what they cached, may stay.
-        self._keeps = isinstance(dataset, RecipeDataset) if persistent_workers is None else persistent_workers
+        # A recipe cannot change between epochs, so its workers, and what they cached, may stay. A dataset might, but
+        # with workers that go after each epoch there would be no use in a cache.
+        stays = isinstance(dataset, RecipeDataset) or (
+            recipe is not None and bool(own["cache"] or own["share"])
+        )
+        self._keeps = stays if persistent_workers is None else persistent_workers
         if persistent_workers is None:
             persistent_workers = self._keeps and num_workers > 0
         default = sampler is None and batch_sampler is None

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import default_collate, default_convert
 
+from headrace.loader.hugging_face import may_be_hf, recognise_hf
 from headrace.recipes.calls import Call
 from headrace.recipes.datasets import (
     NOT_NATIVE,
@@ -75,6 +76,8 @@ def look_for(
     keeps: bool,
 ) -> Native:
     """What headrace can do of a dataset's work. ``workers``: there are some; ``keeps``: samples are to be cached."""
+    if may_be_hf(dataset):
+        return _look_for_hf(dataset, collate_fn, batched=batched, keeps=keeps)
     if not may_be_known(dataset):
         return Native()
     name = type(dataset).__name__
@@ -109,6 +112,22 @@ def look_for(
     if collate_fn is not None and decodes and not isinstance(recipe.steps[-1], Call):
         present = TensorSample(tensor_type(dataset))
     return replace(said, recipe=recipe, collate_fn=collate_fn, present=present)
+
+
+def _look_for_hf(
+    dataset: Any, collate_fn: Callable[[Any], Any] | None, *, batched: bool, keeps: bool
+) -> Native:
+    hint = "a recipe over headrace.hf(dataset) lets headrace decode and transform the images (docs/dropin.md)"
+    if not keeps:
+        return Native(rest=("decoding: what the dataset does with images is not known",), hint=hint)
+    found = recognise_hf(dataset, collate_fn, batched=batched)
+    if isinstance(found, str):
+        return Native(rest=(f"{type(dataset).__name__}: {found}",), hint=hint)
+    rest = ["decoding: by the dataset, and cached"]
+    transform = dataset.format["format_kwargs"].get("transform")
+    rest += [f"{_name(transform)}: the dataset's transform"] if transform is not None else []
+    rest += [f"{_name(collate_fn)}: the collate_fn"] if collate_fn is not None else []
+    return Native(found.recipe, found.collate_fn, rest=tuple(rest), hint=hint)
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import random
+import struct
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,10 @@ def blobs() -> list[bytes]:
     turned[0x0112] = 6
     noted = PngImagePlugin.PngInfo()
     noted.add_itxt("comment", "what somebody wrote")
+    block = b"Photoshop 3.0\0" + b"8BIM" + struct.pack(">HHI", 0x0404, 0, 4) + b"what"
+    edited = b"\xff\xed" + struct.pack(">H", 2 + len(block)) + block
     return [
-        encoded(photo, "JPEG", quality=90, dpi=(72, 72)),
+        encoded(photo, "JPEG", quality=90, dpi=(72, 72), extra=edited),
         encoded(photo.convert("L"), "JPEG", icc_profile=b"as if"),
         encoded(photo, "JPEG", exif=turned),
         encoded(photo.convert("CMYK"), "JPEG"),
@@ -108,6 +111,7 @@ VIEWS: dict[str, Any] = {
 def test_samples_are_those_of_the_dataset(view: str) -> None:
     data = VIEWS[view](dataset())
     want = list(DataLoader(data, batch_size=4, collate_fn=seen))
+    assert any("photoshop" in sample["image"][3] for batch, _ in want for sample in batch)
     workers = 1 if view == "whole" else 0
     with hr.DataLoader(data, batch_size=4, collate_fn=seen, num_workers=workers, cache="8MiB") as loader:
         for _ in range(3):

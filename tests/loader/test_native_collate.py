@@ -144,7 +144,7 @@ def test_images_are_mixed_in_workers_and_drawn_by_their_samples(files: Any) -> N
             stats = loader.stats()
         assert stats.translated == ("CenterCrop", "ToTensor") and stats.decodes
         assert stats.untranslated == () and stats.own_code == ("mix: the collate_fn",)
-    assert stats.batches == 6 and stats.fetched_samples == 11, "the second epoch is of decoded samples"
+    assert stats.fetched_samples == 11 and stats.hits >= 11, "the second epoch is of decoded samples"
     first, second, *again = epochs
     for one, other in zip((first, second), again, strict=True):
         for ours, same in zip(one, other, strict=True):

@@ -94,10 +94,19 @@ def seen(samples: Any) -> Any:
     for value, target in samples:
         if isinstance(value, Image.Image):
             about: Any = (value.mode, value.size, np.asarray(value).copy())
+        elif isinstance(value, np.ndarray):
+            about = (value.dtype, value.shape, value.strides, value.copy())
         else:
             about = (value.dtype, value.shape, value.stride(), value.numpy().copy())
         out.append((type(value), about, type(target), target))
     return out, type(samples), os.getpid()
+
+
+class ToNumpy:
+    """A transform of the user's, or of another library: as timm's, for its own collate function."""
+
+    def __call__(self, image: Any) -> Any:
+        return np.rollaxis(np.array(image, dtype=np.uint8), 2)
 
 
 PIPELINES: dict[str, Any] = {
@@ -105,6 +114,7 @@ PIPELINES: dict[str, Any] = {
     "bytes": [CenterCrop(24), ToImage()],
     "half": [CenterCrop(24), ToImage(), ToDtype(torch.float16, scale=True)],
     "bfloat16": [CenterCrop(24), ToImage(), ToDtype(torch.bfloat16, scale=True), ToDtype(torch.float32)],
+    "arrays": [CenterCrop(24), ToNumpy()],
     "Pillow images": [CenterCrop(24)],
     "of any size": [],
     "no transform": None,

@@ -166,9 +166,7 @@ def only(images: list[Any]) -> Any:
     [
         (lambda d: d.with_format("torch"), "with_format('torch')"),
         (lambda d: d.with_format(None, columns=["image"]), "only some of its columns"),
-        (lambda d: d.remove_columns(["image"]), "0 columns of images"),
         (lambda d: d.add_column("mask", d.data.column("image").to_pylist(), feature=datasets.Image()), "2 columns"),
-        (lambda d: d.cast_column("image", datasets.Image(decode=False)), "0 columns"),
         (lambda d: only([None]), "no image"),
         (lambda d: only([{"path": "hf://a/b.jpg", "bytes": None}]), "cannot be read without it"),
     ],
@@ -181,6 +179,16 @@ def test_what_is_not_known_for_sure_is_left_alone(change: Any, why: str) -> None
     assert left.recipe is None and why in left.own[0]
     with pytest.raises(hr.OptionError, match="cache= needs a recipe"):
         hr.DataLoader(data, cache="8MiB")
+
+
+def test_nothing_is_said_of_datasets_without_images() -> None:
+    for data in (
+        dataset().remove_columns(["image"]),
+        dataset().cast_column("image", datasets.Image(decode=False)),
+    ):
+        for keeps in (True, False):
+            said = look_for(data, None, native=True, batched=True, workers=True, keeps=keeps)
+            assert said.recipe is None and not said.own and not said.hint
 
 
 def test_without_a_cache_it_is_the_datasets_own_affair() -> None:

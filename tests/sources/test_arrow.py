@@ -111,6 +111,13 @@ def test_nothing_is_copied(mapped: Any, saved: Path) -> None:
     assert file.read_bytes()[place.offset : place.offset + len(data)] == blob(7)
 
 
+def test_rows_that_are_not_those_of_the_dataset_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    data, other = in_memory(), in_memory(range(1, SIZE + 1)).with_format("arrow")
+    monkeypatch.setattr(data, "with_format", lambda kind: other)
+    with pytest.raises(hr.OptionError, match="this version of datasets"):
+        hr.hf(data)
+
+
 def test_parts_of_one_file_are_told_apart_by_their_place(tmp_path: Path) -> None:
     cells = [b"%04d" % number for number in range(8)]
     features = datasets.Features({"image": datasets.Value("binary")})

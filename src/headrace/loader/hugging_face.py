@@ -27,8 +27,14 @@ class Kept(NamedTuple):
 
 
 def may_be_hf(dataset: Any) -> bool:
-    """Whether it is one of theirs, or of a class made of it."""
-    return any(cls.__module__ == _MODULE and cls.__name__ == "Dataset" for cls in type(dataset).__mro__)
+    """Whether it is one of theirs (or of a class made of it), with images."""
+    theirs = any(cls.__module__ == _MODULE and cls.__name__ == "Dataset" for cls in type(dataset).__mro__)
+    return theirs and bool(_images(dataset))
+
+
+def _images(dataset: Any) -> list[str]:
+    """The columns of images."""
+    return [name for name, feature in (dataset.features or {}).items() if _is_image(feature)]
 
 
 def recognise_hf(dataset: Any, collate_fn: Callable[[Any], Any] | None, *, batched: bool) -> Kept | str:
@@ -43,7 +49,7 @@ def recognise_hf(dataset: Any, collate_fn: Callable[[Any], Any] | None, *, batch
         return f"with_format({form['type']!r}) decodes images by itself"
     if sorted(form["columns"]) != sorted(names):
         return "only some of its columns are formatted"
-    images = [name for name in names if _is_image(dataset.features[name])]
+    images = _images(dataset)
     if len(images) != 1:
         return f"it has {len(images)} columns of images"
     (image,) = images

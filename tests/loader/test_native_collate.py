@@ -251,6 +251,12 @@ def test_what_headrace_cannot_prepare_runs_as_the_dataset_runs_it(files: Any) ->
     odd = ImageFolder([(path, np.int64(target)) for path, target in files])
     assert look_for(odd, mix, native=True, batched=True, workers=True, keeps=False).recipe is None
     assert look_for(odd, None, native=True, batched=True, workers=True, keeps=False).recipe is not None
+    with pytest.raises(
+        hr.OptionError, match=r"cache= needs a recipe.*but: ImageFolder: it reads samples, or"
+    ):
+        hr.DataLoader(odd, collate_fn=mix, cache="8MiB")
+    with pytest.raises(hr.OptionError, match=r"\(docs/recipes.md\).$"):
+        hr.DataLoader([1, 2], share=True)
     between = folder(files, [RandomPosterize(), Resize(8), ToTensor()])
     known = look_for(between, None, native=True, batched=True, workers=True, keeps=False)
     assert known.steps == ("decoding",) and "RandomPosterize" in known.hint

@@ -177,7 +177,7 @@ def test_plain_bytes_and_other_targets(mapped: Any) -> None:
         features=datasets.Features(
             {
                 "data": datasets.Value("binary"),
-                "pair": datasets.List(datasets.Value("int64")),
+                "pair": datasets.Sequence(datasets.Value("int64")),
                 "maybe": datasets.Value("int64"),
                 "share": datasets.Value("float32"),
             }

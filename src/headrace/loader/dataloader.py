@@ -96,8 +96,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
     - ``sampling``: ``"uniform"``, or with ``share`` ``"auto"`` (the default there), ``"opportunistic"`` or
       ``"dependent"``; ``eviction``: what has to go when the shared cache is full (docs/sharing.md).
     - ``native``: prepare images of torchvision's folder datasets with headrace's kernels, and with its own steps in
-      the place of the transforms that it knows (``loader.stats()`` says which); False leaves all of it to the
-      dataset (docs/dropin.md).
+      the place of the transforms that it knows (``loader.stats()`` says which), also for a ``collate_fn`` of yours;
+      False leaves all of it to the dataset (docs/dropin.md).
     - ``snapshot_every_n_steps``: how often the states of datasets and samplers that keep one are taken, where batches
       are prepared ahead (0: never). None: with every batch if they are small. Whatever it is, a state that is
       loaded goes on exactly where it was saved; what came after the last one taken is read again.
@@ -267,6 +267,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
             find_rank=self._finds_place,
             sampler=not self._ours,
             ordered=not (self._ours and self._shuffle) or whole is not None,
+            unknown="; ".join(self._native.own),
             **{**own, "share": wants_sharing(own["share"], recipe is not None)},
         )
         if self._skips_alone and self._options.share and own["sampling"] != "uniform":

@@ -25,9 +25,6 @@ from headrace.recipes.recipe import Recipe
 from headrace.recipes.translate import Note
 from headrace.sources import files
 
-FOLLOWS = "it follows one that is not known"
-"""As ``translate`` notes it."""
-
 _HINTS = {
     NOT_NATIVE: "without native=False headrace decodes the images, and runs the transforms that it knows",
     OWN_LOADER: "without a loader= of the dataset's own headrace decodes the images",
@@ -90,7 +87,7 @@ def look_for(
         collate_fn = default_convert
     found = recognise(dataset, files, native=native, collate=collate_fn)
     if found is None:
-        return Native(rest=(f"{name}: it does not read samples as torchvision's own",))
+        return Native(rest=(f"{name}: it reads samples, or numbers classes, in a way of its own",))
     recipe, notes = found
     decodes = isinstance(recipe.decoder, Decode)
     why = "" if decodes else notes[0].why if notes else why_not_native(dataset, native=native)
@@ -151,7 +148,7 @@ def _name(function: Any) -> str:
 def _hint(notes: tuple[Note, ...]) -> str:
     """What would help where a transform is in the way of others."""
     first = next((at for at, note in enumerate(notes) if note.why), len(notes))
-    if first + 1 >= len(notes) or notes[first + 1].why != FOLLOWS:
+    if first + 1 >= len(notes) or notes[first + 1].why == notes[first].why:
         return ""
     return (
         f"if the place of {notes[first].step} does not matter, put it last: headrace runs what comes before the "

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     )
     from headrace.core.forms import Form
     from headrace.loader import DataLoader, Stats
-    from headrace.recipes import Recipe, deterministic
+    from headrace.recipes import Recipe, deterministic, views
     from headrace.sources import files, folder, hf
 
 
@@ -63,6 +63,7 @@ __all__ = [
     "hf",
     "image",
     "synthetic",
+    "views",
 ]
 
 
@@ -77,6 +78,7 @@ _HOMES = {
     "files": "sources",
     "folder": "sources",
     "hf": "sources",
+    "views": "recipes",
 }
 _MODULES = ("core", "image", "recipes", "sources", "synthetic")
 

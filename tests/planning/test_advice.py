@@ -170,8 +170,8 @@ def test_what_is_promised_of_more_cpus_is_what_they_give() -> None:
 
 def test_no_more_cpus_are_advised_than_help() -> None:
     machine = Machine(cpus=8, loop=1 / 10_000)
-    remedies = {one.kind: one for one in advice_on(machine).remedies}
-    assert remedies["cpus"].amount < 16 and remedies["cpus"].then == "trainer"
+    (cpus,) = [one for one in advice_on(machine).remedies if one.kind == "cpus"]
+    assert cpus.amount < 16 and 9_500 < cpus.rate <= 10_000  # the loop takes no more
 
 
 def test_what_is_promised_of_a_cache_is_what_it_gives() -> None:

@@ -46,7 +46,8 @@ def test_while_nothing_is_known_there_is_one_thread(cpus: int, processes: int | 
 
 
 @pytest.mark.parametrize(
-    ("cpus", "expected"), [(1, (1, 1)), (2, (2, 1)), (4, (2, 2)), (8, (2, 4)), (16, (4, 4)), (64, (16, 4))]
+    ("cpus", "expected"),
+    [(1, (1, 1)), (2, (2, 1)), (16, (16, 1)), (32, (32, 1)), (48, (24, 2)), (64, (32, 2)), (256, (64, 4))],
 )
 def test_examples(cpus: int, expected: tuple[int, int]) -> None:
     assert staff(cpus) == expected

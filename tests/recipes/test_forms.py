@@ -210,6 +210,22 @@ def test_a_deterministic_recipe_is_cached_as_its_finished_rows() -> None:
         np.testing.assert_array_equal(work.kept[row], out[0][row])
 
 
+def test_finished_rows_come_from_the_cache_beside_targets_of_user_code() -> None:
+    recipe = Recipe(
+        SOURCE, image.decode(), CHAINS["validation uint8"], target_transform=lambda target: {"a": target / 2}
+    )
+    program = compile_recipe(recipe, caches_decoded=True)
+    layout = layout_of(program, [0])
+    first = order(SOURCE, [0, 1, 2], keep=True)
+    expected = run(program, first, layout)
+    cached = {index: read_only(value) for index, value in first.kept.items()}
+    for some in (cached, {1: cached[1]}):
+        for got, want in zip(
+            run(program, order(SOURCE, [0, 1, 2], cached=some), layout), expected, strict=True
+        ):
+            np.testing.assert_array_equal(got, want)
+
+
 def test_a_decoded_form_holds_the_leading_deterministic_steps() -> None:
     recipe = Recipe(SOURCE, image.decode(), CHAINS["resize first"])
     work = order(SOURCE, [0, 1], keep=True)

@@ -35,7 +35,9 @@ def test_brightness_contrast_and_saturation_are_those_of_pil(factor: float) -> N
         (pixels.adjust_contrast, ImageEnhance.Contrast),
         (pixels.adjust_saturation, ImageEnhance.Color),
     ):
-        assert apart(ours(SOURCE, factor), theirs(pil).enhance(factor)) <= 2, ours.__name__
+        want = np.asarray(theirs(pil).enhance(factor)).astype(int)
+        assert apart(ours(SOURCE, factor), want) <= 1, ours.__name__
+        assert np.abs(ours(SOURCE, factor) - want).mean() < 0.03, ours.__name__
 
 
 def test_hue_turns_as_in_pil_and_comes_back() -> None:
@@ -80,21 +82,6 @@ def test_blur_is_a_normalised_gaussian() -> None:
     assert 0.5 <= min(sigmas) < 0.53
     assert 1.97 < max(sigmas) <= 2.0
     assert abs(len(sigmas) / 2000 - 0.5) < 0.04
-
-
-@pytest.mark.parametrize("angle", [90, -90, 180, 37])
-def test_rotation_is_that_of_pil(angle: float) -> None:
-    square = picture(41, 41, 2)
-    got = image.rotation((angle, angle), fill=(1, 2, 3)).apply(square, float(angle))
-    want = np.asarray(Image.fromarray(square).rotate(angle, fillcolor=(1, 2, 3)))
-    assert np.mean(np.abs(got.astype(int) - want) > 24) < 0.02
-
-
-def test_rotation_expands() -> None:
-    step = image.rotation((90, 90), expand=True)
-    np.testing.assert_array_equal(step.apply(SOURCE, 90.0), np.rot90(SOURCE))
-    diagonal = image.rotation((45, 45), expand=True).apply(SOURCE, 45.0)
-    assert abs(diagonal.shape[0] - 90 / 2**0.5) <= 1.5
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
@@ -166,7 +153,8 @@ def test_erasing_overwrites_one_box(value: Any, after_floats: bool) -> None:
 def test_erasing_happens_as_often_as_asked() -> None:
     step = image.random_erasing(0.25)
     found = step.boxes(np.full(4000, 64.0), np.full(4000, 64.0), Columns([step]).draw(1, 1, np.arange(4000)))
-    assert abs(np.mean([box is not None for box in found]) - 0.25) < 0.03
+    assert {len(boxes) for boxes in found} == {0, 1}
+    assert abs(np.mean([len(boxes) for boxes in found]) - 0.25) < 0.03
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image, ImageFile
+from PIL import Image, ImageEnhance, ImageFile, ImageOps
 
 import headrace as hr
 from headrace.core.forms import Form
@@ -129,9 +129,97 @@ class RandomErasing:
 
 
 @theirs(TRANSFORMS)
-class RandomPosterize:
+class ElasticTransform:
     def __call__(self, image: Any) -> Any:
         return image
+
+
+@theirs(TRANSFORMS)
+class RandomRotation:
+    def __init__(
+        self, degrees: Any, interpolation: Any = Mode.NEAREST, expand: bool = False, center: Any = None
+    ):
+        self.degrees, self.interpolation, self.expand, self.center = degrees, interpolation, expand, center
+        self.fill = 5
+
+    def __call__(self, image: Any) -> Any:
+        way = PILLOW.get(self.interpolation, self.interpolation)
+        return image.rotate(self.degrees[0], way, self.expand, self.center, fillcolor=(5, 5, 5))
+
+
+@theirs(TRANSFORMS)
+class RandomAffine:
+    def __init__(self, degrees: Any, **options: Any) -> None:
+        self.degrees, self.fill, self.interpolation = degrees, 0, Mode.NEAREST
+        for name in ("translate", "scale", "shear", "center"):
+            setattr(self, name, options.get(name))
+
+
+@theirs(TRANSFORMS)
+class RandomPerspective:
+    def __init__(self, distortion_scale: float, p: float, interpolation: Any) -> None:
+        self.distortion_scale, self.p, self.interpolation, self.fill = (
+            distortion_scale,
+            p,
+            interpolation,
+            (1, 2, 3),
+        )
+
+
+@theirs(TRANSFORMS)
+class Pad:
+    def __init__(self, padding: Any, fill: Any = 0, padding_mode: str = "constant") -> None:
+        self.padding, self.fill, self.padding_mode = padding, fill, padding_mode
+
+    def __call__(self, image: Any) -> Any:
+        return ImageOps.expand(image, self.padding, (self.fill,) * 3)
+
+
+@theirs(TRANSFORMS)
+class RandomApply:
+    def __init__(self, transforms: Any, p: float) -> None:
+        self.transforms, self.p = transforms, p
+
+    def __call__(self, image: Any) -> Any:
+        assert self.p in (0, 1)
+        return Compose(self.transforms)(image) if self.p else image
+
+
+@theirs(TRANSFORMS)
+class RandomChoice:
+    def __init__(self, transforms: Any, p: Any = None) -> None:
+        self.transforms, self.p = transforms, p
+
+    def __call__(self, image: Any) -> Any:
+        assert len(self.transforms) == 1
+        return self.transforms[0](image)
+
+
+def operation(name: str, function: Any, *names: str) -> Any:
+    """A stand-in for one of the transforms that are an operation of Pillow's."""
+
+    def init(self: Any, *values: Any, p: float = 0.5) -> None:
+        self.p = p
+        for one, value in zip(names, values, strict=True):
+            setattr(self, one, value)
+
+    def call(self: Any, image: Any) -> Any:
+        assert self.p == 1
+        return function(image, *(getattr(self, one) for one in names))
+
+    return theirs(TRANSFORMS)(type(name, (), {"__init__": init, "__call__": call}))
+
+
+RandomInvert = operation("RandomInvert", ImageOps.invert)
+RandomEqualize = operation("RandomEqualize", ImageOps.equalize)
+RandomAutocontrast = operation("RandomAutocontrast", ImageOps.autocontrast)
+RandomPosterize = operation("RandomPosterize", ImageOps.posterize, "bits")
+RandomSolarize = operation("RandomSolarize", ImageOps.solarize, "threshold")
+RandomAdjustSharpness = operation(
+    "RandomAdjustSharpness",
+    lambda image, factor: ImageEnhance.Sharpness(image).enhance(factor),
+    "sharpness_factor",
+)
 
 
 @theirs(TRANSFORMS)
@@ -229,6 +317,30 @@ PIPELINES = {
         Normalize(MEAN, STD),
     ],
     "half": [Resize([32, 32]), ToImage(), ToDtype(torch.float16, scale=True)],
+    "rotation": [Resize([32, 40]), RandomRotation((30, 30), 2), ToTensor()],
+    "rotation, expanded": [
+        Resize([32, 40]),
+        RandomRotation([30, 30], expand=True),
+        CenterCrop(36),
+        ToTensor(),
+    ],
+    "pad": [Resize([32, 40]), Pad((2, 5), 9), ToTensor()],
+    "applied": [
+        CenterCrop(40),
+        RandomApply([Compose([RandomInvert(p=1), RandomRotation((9, 9), center=(3, 4))])], 1),
+        RandomApply([RandomInvert(p=1)], 0),
+        RandomChoice([RandomSolarize(99, p=1)]),
+        RandomPosterize(3, p=1),
+        ToTensor(),
+    ],
+    "operations": [
+        CenterCrop(40),
+        RandomEqualize(p=1),
+        RandomAutocontrast(p=1),
+        RandomAdjustSharpness(1.5, p=1),
+        ToTensor(),
+    ],
+    "tensors": [CenterCrop(40), ToImage(), RandomApply([RandomHorizontalFlip(1)], 1)],
 }
 
 
@@ -241,7 +353,11 @@ def test_what_comes_out_is_what_theirs_gives(samples: Any, name: str, caches: bo
     assert calls(recipe) == []
     assert [note.step for note in notes] == [type(step).__name__ for step in transforms]
     assert not any(note.why for note in notes)
-    scale = 1 if name == "bytes" else 255 * (min(STD) if "Normalize" in str([n.step for n in notes]) else 1)
+    scale = (
+        1
+        if name in ("bytes", "tensors")
+        else 255 * (min(STD) if "Normalize" in str([n.step for n in notes]) else 1)
+    )
     for index in range(len(samples)):
         want, target = dataset[index]
         value, label = rows(recipe, [index], caches=caches)
@@ -255,11 +371,11 @@ def test_what_comes_out_is_what_theirs_gives(samples: Any, name: str, caches: bo
 
 
 def test_from_the_first_that_is_not_known_on_it_is_their_code(samples: Any) -> None:
-    recipe, notes = found(samples, Resize([32, 32]), RandomPosterize(), ToTensor())
-    assert calls(recipe) == ["to_pil", "RandomPosterize", "ToTensor"]
+    recipe, notes = found(samples, Resize([32, 32]), ElasticTransform(), ToTensor())
+    assert calls(recipe) == ["to_pil", "ElasticTransform", "ToTensor"]
     assert [str(note) for note in notes] == [
         "Resize",
-        "RandomPosterize: headrace has no such step",
+        "ElasticTransform: headrace has no such step",
         "ToTensor: it follows one that is not known",
     ]
     (value, _) = rows_of_samples(recipe, 0)
@@ -276,7 +392,7 @@ def test_code_after_floats_gets_tensors(samples: Any) -> None:
 
     recipe, notes = found(samples, Resize([16, 16]), ToTensor(), Normalize(MEAN, STD), look)
     assert calls(recipe) == ["to_tensor", look.__qualname__]
-    assert str(notes[-1]) == "function: it is not torchvision's own"
+    assert str(notes[-1]) == "function: it is not torchvision's own, nor timm's"
     rows_of_samples(recipe, 0)
     assert isinstance(seen[0], torch.Tensor)
     assert (seen[0].dtype, seen[0].shape, seen[0].is_contiguous()) == (torch.float32, (3, 16, 16), True)
@@ -313,6 +429,19 @@ def rows_of_samples(recipe: Recipe, index: int) -> Any:
         ([RandomCrop(8, fill=0.5)], "fill 0.5"),
         ([RandomCrop(8, padding_mode="wrap")], "padding_mode"),
         ([GaussianBlur((4, 4), (1.0, 2.0))], "odd"),
+        ([ToImage(), RandomRotation((1, 2))], "not Pillow's"),
+        ([ToImage(), RandomAffine([1, 2])], "not Pillow's"),
+        ([ToImage(), RandomPerspective(0.5, 0.5, Mode.BILINEAR)], "not Pillow's"),
+        ([RandomRotation((1, 2), Mode.HAMMING)], "nearest, bilinear or bicubic"),
+        ([ToTensor(), RandomInvert()], "it follows a conversion to floats"),
+        ([ToTensor(), Pad(1, 3)], "fill 3"),
+        ([RandomApply([ElasticTransform()], 0.5)], "ElasticTransform in it: headrace has no such step"),
+        ([RandomApply([CenterCrop(8)], 0.5)], "center_crop in it moves pixels"),
+        ([RandomApply([RandomInvert(), RandomHorizontalFlip()], 0.5)], "horizontal_flip in it moves pixels"),
+        ([RandomApply([ToTensor()], 0.5)], "ToTensor in it: no step on pixels"),
+        ([RandomApply([RandomRotation((1, 2), expand=True)], 0.5)], "changes the size"),
+        ([RandomChoice([RandomInvert(), Resize(8)])], "resize in it moves pixels"),
+        ([RandomChoice([RandomInvert()], [1, 2])], "a weight for each"),
     ],
     ids=lambda part: part if isinstance(part, str) else "",
 )
@@ -331,6 +460,15 @@ def test_random_ones_become_ours(samples: Any) -> None:
         RandomHorizontalFlip(0.25),
         ColorJitter(**jitter),
         GaussianBlur([5, 3], [0.1, 2.0]),
+        RandomRotation([-5.0, 20.0], Mode.BILINEAR),
+        RandomAffine([-5.0, 5.0]),
+        RandomAffine(
+            [1.0, 2.0], translate=[0.1, 0.2], scale=(0.5, 2), shear=[1.0, 2.0, 3.0, 4.0], center=[3, 4]
+        ),
+        RandomPerspective(0.3, 0.4, Mode.BILINEAR),
+        RandomApply([ColorJitter(**jitter), RandomInvert(p=0.25)], 0.8),
+        RandomApply([RandomHorizontalFlip(0.5)], 0.5),
+        RandomChoice([RandomSolarize(7), Compose([RandomEqualize(), RandomAutocontrast()])], [1, 3]),
         ToTensor(),
         Normalize(MEAN, STD),
         RandomErasing(0.4, "random"),
@@ -342,6 +480,13 @@ def test_random_ones_become_ours(samples: Any) -> None:
         image.horizontal_flip(0.25),
         image.color_jitter(**jitter),
         image.gaussian_blur((3, 5), sigma=(0.1, 2.0)),
+        image.rotation((-5, 20), interpolation="bilinear", fill=5),
+        image.affine(5),
+        image.affine((1, 2), translate=(0.1, 0.2), scale=(0.5, 2), shear=(1, 2, 3, 4), center=(3, 4)),
+        image.perspective(0.3, 0.4, fill=(1, 2, 3)),
+        image.random_apply([image.color_jitter(**jitter), image.invert(0.25)], 0.8),
+        image.horizontal_flip(0.25),
+        image.random_choice([image.solarize(7), [image.equalize(), image.autocontrast()]], [1, 3]),
         image.normalise(MEAN, STD),
         image.layout("NCHW", contiguous=True),
         image.random_erasing(0.4, value="random"),
@@ -353,7 +498,7 @@ def test_a_class_of_the_users_own_with_a_known_name_is_not_known(samples: Any) -
         pass
 
     recipe, notes = found(samples, Resize(8))
-    assert notes[0].why == "it is not torchvision's own"
+    assert notes[0].why == "it is not torchvision's own, nor timm's"
     assert calls(recipe)[1:] == [Resize.__qualname__]
 
 

@@ -20,6 +20,7 @@ from headrace.loader.choose_session import choose_session
 from headrace.loader.dataset_sessions import AssignedSession, InlineIterableSession, ObjectSession
 from headrace.loader.hearing import Hearing
 from headrace.loader.iterator import EpochIterator
+from headrace.loader.mixing import check_batch_steps
 from headrace.loader.native import Native, look_for
 from headrace.loader.observer import Observer, Subject
 from headrace.loader.options import (
@@ -250,6 +251,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         skips = carried_by(batch_sampler) is not None and skipped(batch_sampler) > 0
         told.rebuilt |= carried_by(sampler, batch_sampler) is not None and not skips
         self._skips_alone = skips and not told.rebuilt and isinstance(dataset, RecipeDataset)
+        check_batch_steps(recipe, collate_fn, batched=self._auto_collation)
         self._custom_collate = collate_fn
         self._recipe = recipe
         self._collator: RecipeCollator | None = None

@@ -106,7 +106,7 @@ def describe(
 
 
 def _user_in(recipe: Recipe, collator: RecipeCollator | None) -> Literal["", "decode", "augment", "both"]:
-    ops = (recipe.decoder, *recipe.steps)
+    ops = (recipe.decoder, *recipe.every_step)
     before = any(isinstance(op, Call) for op in ops[: recipe.lead + 1])
     after = any(isinstance(op, Call) for op in ops[recipe.lead + 1 :]) or collator is not None
     if before and after:
@@ -115,7 +115,7 @@ def _user_in(recipe: Recipe, collator: RecipeCollator | None) -> Literal["", "de
 
 
 def _user_steps(recipe: Recipe, collator: RecipeCollator | None) -> tuple[str, ...]:
-    names = [str(op) for op in (recipe.decoder, *recipe.steps) if isinstance(op, Call)]
+    names = [str(op) for op in (recipe.decoder, *recipe.every_step) if isinstance(op, Call)]
     if collator is not None:
         names.append(collator.name)
     return tuple(names[:8])

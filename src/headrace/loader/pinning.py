@@ -12,6 +12,7 @@ from __future__ import annotations
 import functools
 import os
 import warnings
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,7 +25,7 @@ from headrace.loader.place import cpus_per_rank
 _SMALL = 1 << 20
 """Bytes below which it does not matter who copies."""
 _THREADS = 4
-"""That copy one batch, at most."""
+"""That work on one batch, at most."""
 
 
 def wants_pinning(pin_memory: bool, pin_memory_device: str = "") -> bool:
@@ -104,14 +105,24 @@ def _bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
 
 def copy_bytes(source: NDArray[np.uint8], target: NDArray[np.uint8], threads: int | None = None) -> None:
     """Copy an array, by few threads: what is copied is more than the caches hold, and memory is soon busy."""
-    threads = max(1, min(_THREADS, cpus_per_rank() // 4)) if threads is None else threads
+    threads = few_hands() if threads is None else threads
     if threads == 1 or len(source) < threads:
         np.copyto(target, source)
         return
     size = -(-len(source) // threads)
     parts = [slice(at, at + size) for at in range(0, len(source), size)]
-    others = [_hands().submit(np.copyto, target[part], source[part]) for part in parts[1:]]
-    np.copyto(target[parts[0]], source[parts[0]])
+    at_once([functools.partial(np.copyto, target[part], source[part]) for part in parts])
+
+
+def few_hands() -> int:
+    """Threads of the job's own that may work on one batch: the workers need the CPUs."""
+    return max(1, min(_THREADS, cpus_per_rank() // 4))
+
+
+def at_once(pieces: Sequence[Callable[[], None]]) -> None:
+    """Do all pieces of work, one of them in this thread."""
+    others = [_hands().submit(piece) for piece in pieces[1:]]
+    pieces[0]()
     for other in others:
         other.result()
 

@@ -48,6 +48,11 @@ class RecipeDataset(Dataset[Any]):
                 "reads this recipe's samples, which cannot do that. Use headrace.DataLoader(recipe, ...) itself, "
                 f"or leave {' and '.join(lost)} out (docs/trainers.md)."
             )
+        if self.recipe.batch is not None:
+            raise OptionError(
+                f"batch={self.recipe.batch} was asked for, and another loader than headrace's makes the batches; use "
+                "headrace.DataLoader(recipe, ...) itself, or leave it out (docs/trainers.md)"
+            )
         return self._prepare(indices)
 
     def set_epoch(self, epoch: int) -> None:
@@ -118,6 +123,8 @@ def _tensors(value: Any) -> Any:
         return torch.from_numpy(value)
     if isinstance(value, tuple) and not hasattr(value, "_fields"):
         return tuple(_tensors(item) for item in value)
+    if isinstance(value, list):
+        return [_tensors(item) for item in value]
     if isinstance(value, dict):
         return {key: _tensors(item) for key, item in value.items()}
     return value

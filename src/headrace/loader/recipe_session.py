@@ -25,6 +25,7 @@ from headrace.engine.task import RecipeTask
 from headrace.host.embedded import ProcessHost
 from headrace.loader import global_random
 from headrace.loader.learning import Learning
+from headrace.loader.mixing import Mixer
 from headrace.loader.objects import begin_worker
 from headrace.loader.place import cpus_per_rank
 from headrace.loader.recipe_collate import RecipeCollator
@@ -162,6 +163,8 @@ class RecipeSession(Hosted):
         if self._tunes:
             self.host.spare = 1
         self._warned = False
+        self._mixer: Mixer | None = None
+        self._seed = 0
         self._unknown: int | None = None
         """The seed to try a first sample with, where only that shows how samples look."""
         if self._layout is not None:
@@ -189,6 +192,7 @@ class RecipeSession(Hosted):
         """See ``Session``."""
         if self._layout is None and not self._collated:
             self._unknown = draws.seed
+        self._seed = draws.seed
         self._learning.pause()
         self._check_cache()
         super().begin(draws, following)
@@ -317,15 +321,19 @@ class RecipeSession(Hosted):
             self._give_back(batch)
             raise
         lease = self._lease(batch)
+        views = self._layout.views(lease, rows) if bad or self._recipe.batch is not None else []
         if bad:
-            views = self._layout.views(lease, rows)
             if self._book.rule == "skip":
                 good = close_gaps(views, bad, rows)
             elif not fill_gaps(views, bad, rows):
                 good = 0
             if not good:
                 return SKIPPED
-        return self._wrapper.wrap(lease, rows, good)
+        value = self._wrapper.wrap(lease, rows, good)
+        if self._recipe.batch is not None:
+            self._mixer = self._mixer or Mixer(self._recipe, self._layout)
+            value[1] = self._mixer(views, good, batch.drawn, self._seed)
+        return value
 
 
 def _start_recipe_worker(

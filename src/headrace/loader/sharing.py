@@ -52,7 +52,9 @@ class Sharing:
             return
         recipe, options = self._recipe, self._options
         rows = layout is not None
-        augmented = self._key(Form.AUGMENTED, layout) if rows and not self._explicit else ""
+        # (who takes an augmented image does not know what was done to it, and so not what its mask should show)
+        alike = rows and not self._explicit and not recipe.followers
+        augmented = self._key(Form.AUGMENTED, layout) if alike else ""
         body = Body.of(layout, targets=recipe.source.targets is not None).nbytes if layout is not None else 0
         self.client.open(
             Join(

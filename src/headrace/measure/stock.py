@@ -51,13 +51,13 @@ class Stock:
     bodies: list[memoryview] = field(default_factory=list)
     """Extents of the size of augmented samples, in shared memory; what is in them does not matter."""
     layout: RowLayout | None = None
-    """How rows lie; None where samples are collated by the user, or are no arrays."""
+    """How rows lie; None where samples are collated, or are no arrays."""
     arena: Arena = field(default_factory=Arena)
 
     @property
     def body(self) -> Body | None:
         """The part of a row that is cached, as it lies in its extent."""
-        if self.layout is None:
+        if self.layout is None or self.recipe.followers:
             return None
         body = Body.of(self.layout, targets=self.recipe.source.targets is not None)
         return body if body.nbytes else None

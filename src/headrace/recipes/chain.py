@@ -19,6 +19,7 @@ from headrace.recipes.image.pixels import Pixels
 from headrace.recipes.image.resample import PLAIN, Finish, Resample
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
 from headrace.recipes.image.stages import Erase, Paint, Transpose
+from headrace.recipes.image.ways import resampler
 from headrace.recipes.op import UNKNOWN, Op, Size
 from headrace.recipes.order import Batch, Order
 from headrace.recipes.values import as_image
@@ -242,7 +243,7 @@ class Builder:
         if self._finish is None and not self._geometry:
             return
         finish = self._finish or PLAIN
-        stage = Resample(self._geometry, self._state.size, finish, fresh=keep, **self._options)
+        stage = resampler(self._geometry, self._state.size, finish, fresh=keep, **self._options)
         self._stages.append(stage)
         if self._finish is not None:
             self._state = replace(self._state, kind="rows", finish=finish)

@@ -3,6 +3,7 @@
 With ``caches_decoded``, rows go through the decoded form: decode and the leading deterministic steps are one
 chain, the rest another, and a row is the same bit for bit whether its decoded form was cached or not.
 Without it, all steps are one chain, which may read JPEG images at a lower resolution where that suffices.
+Where a sample has several views, what they have in common is one more chain, and each of them has its own.
 
 Seconds: decode and the leading steps count as DECODED, the rest as AUGMENTED. A kernel call that reads JPEG
 bytes and augments in one is divided: what rows of arrays took in the last such call is AUGMENTED, all else
@@ -11,25 +12,31 @@ DECODED; before there was one, rows of bytes count as DECODED in full.
 
 from __future__ import annotations
 
+from typing import Any
+
 from headrace.core.layout import Field
 from headrace.recipes.calls import Call
 from headrace.recipes.chain import Builder, Chain, State
 from headrace.recipes.decoders import CallDecoder, Decoder, ImageDecoder, NoDecoder, SyntheticDecoder
 from headrace.recipes.image.ops import Decode
+from headrace.recipes.image.resample import Resample
 from headrace.recipes.image.stages import Paint
 from headrace.recipes.op import Columns
 from headrace.recipes.program import Program
 from headrace.recipes.recipe import Recipe
 from headrace.recipes.runner import RecipeProgram
 from headrace.recipes.spin import SyntheticDecode
-from headrace.recipes.targets import Targets
+from headrace.recipes.targets import FollowingTargets, Targets
+from headrace.recipes.views import Views, branches_of
 
 
 def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
     """The program of a recipe, for one thread. ``caches_decoded``: whether decoded forms may be cached."""
+    common, branches = branches_of(recipe.steps)
     steps = list(enumerate(recipe.steps))
     split = recipe.lead if caches_decoded else 0
-    whole = caches_decoded and split == len(steps)
+    # (targets that follow their images need to know what all of them went through)
+    whole = caches_decoded and split == len(steps) and not recipe.followers
     decode = recipe.decoder
     state = State("any")
     image: Decode | None = None
@@ -40,17 +47,25 @@ def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
         shape = decode.shape if decode.shape is not None else getattr(recipe.source, "shape", None)
         state = State("any", known=None if shape is None else Field(shape, "uint8"))
     lead = Builder(state, decode=image, dct_scaling=True).build(steps[:split], last=whole)
-    rest = Chain([], lead.state, None)
+    trunk = Chain([], lead.state, None)
+    outlets = [trunk]
     if not whole:
         # The decoded form is the full image where nothing leads, and what is cut from it must be the same
         # whether it was read in full or in part.
-        builder = Builder(lead.state, decode=image, dct_scaling=not caches_decoded)
-        rest = builder.build(steps[split:], last=True)
-    first = lead if lead.stages else rest
+        options: dict[str, Any] = {"decode": image, "dct_scaling": not caches_decoded}
+        if len(common) > split:
+            trunk = Builder(lead.state, **options).build(steps[split : len(common)], last=False)
+        outlets, at = [], len(common)
+        for branch in branches:
+            follow = [*enumerate(branch, at)][max(split - at, 0) :]
+            outlets.append(Builder(trunk.state, **options).build(follow, last=True))
+            at += len(branch)
+    # Views of a sample are cut from one image, which is decoded once and in full.
+    firsts = next(([chain] for chain in (lead, trunk) if chain.stages), outlets)
     decoder: Decoder
     if isinstance(decode, Decode):
-        fresh = not (first.stages and (first.reads_jpeg or isinstance(first.stages[0], Paint)))
-        decoder = ImageDecoder(decode, lazy=first.reads_jpeg, fresh=fresh)
+        fresh = not all(chain.stages and isinstance(chain.stages[0], Resample | Paint) for chain in firsts)
+        decoder = ImageDecoder(decode, lazy=len(firsts) == 1 and firsts[0].reads_jpeg, fresh=fresh)
     elif isinstance(decode, SyntheticDecode):
         decoder = SyntheticDecoder(decode, shape)
     elif isinstance(decode, Call):
@@ -58,12 +73,17 @@ def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
     else:
         decoder = NoDecoder()
     targets = Targets(recipe.source.targets, recipe.target_transform)
+    if recipe.followers:
+        given = recipe.source.targets, recipe.target_transform
+        targets = FollowingTargets(*given, recipe.followers, recipe.size)
     return RecipeProgram(
         decoder,
         lead,
-        rest,
+        trunk,
+        outlets,
         targets,
-        Columns(recipe.steps),
+        Columns(recipe.every_step),
+        forked=isinstance(recipe.steps[-1], Views) if recipe.steps else False,
         whole=whole,
         caches=caches_decoded,
         raw=recipe.collate is not None,

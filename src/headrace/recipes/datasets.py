@@ -63,7 +63,10 @@ def recognise(
         steps, notes = translate(transforms)
         reading = decode(upright=False, max_pixels=_most_pixels())
         try:
-            return Recognised(Recipe(source, reading, steps, collate, dataset.target_transform), tuple(notes))
+            return Recognised(
+                Recipe(source, reading, steps, collate=collate, target_transform=dataset.target_transform),
+                tuple(notes),
+            )
         except OptionError as error:  # (bfloat16 in front of user code)
             why = str(error)
     return Recognised(

@@ -59,8 +59,10 @@ class Op:
     shows: ClassVar[str] = ""
     """How users write it, for messages."""
 
-    draws: ClassVar[int] = 0
-    """How many random numbers it needs for each row."""
+    @property
+    def draws(self) -> int:
+        """How many random numbers it needs for each row."""
+        return 0
 
     @property
     def random(self) -> bool:
@@ -102,3 +104,11 @@ def as_size(op: str, size: Any) -> tuple[int, int]:
     if len(pair) != 2 or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in pair):
         raise OptionError(f"{op}({size!r}): expected a size in pixels, or a pair (height, width)")
     return pair[0], pair[1]
+
+
+def as_fill(op: str, fill: int | tuple[int, ...]) -> tuple[int, ...]:
+    """``fill`` as a value for all channels, or one for each."""
+    values = (fill,) if isinstance(fill, int) else tuple(fill)
+    if len(values) not in (1, 3) or any(not isinstance(v, int) or not 0 <= v <= 255 for v in values):
+        raise OptionError(f"{op}(fill={fill!r}): expected a value from 0 to 255, or three of them")
+    return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core import random
+from headrace.recipes.image.annotations import Track
 from headrace.recipes.op import Columns, Numbers
 from headrace.recipes.program import Fault, Work
 
@@ -52,6 +54,11 @@ class Batch:
             self._values = [] if self.block is None else list(self.block)
         return self._values
 
+    def copy(self, *, deep: bool) -> Batch:
+        """The same, for somebody who changes what is in which row; ``deep``: or the values themselves."""
+        values = copy.deepcopy(self.values) if deep else list(self.values)
+        return Batch(values, None if self.jpeg is None else self.jpeg.copy(), self.infos)
+
     def part(self, rows: Sequence[int]) -> Batch:
         """The given rows alone."""
         pick = list(rows)
@@ -65,7 +72,7 @@ class Batch:
 class Order:
     """Rows of an order under work: all of them, or the part that has to go through a stage."""
 
-    __slots__ = ("_columns", "_numbers", "_rows", "decoding", "indices", "words", "work")
+    __slots__ = ("_columns", "_numbers", "_rows", "decoding", "indices", "track", "words", "work")
 
     def __init__(
         self,
@@ -73,6 +80,7 @@ class Order:
         columns: Columns,
         rows: list[int] | None = None,
         decoding: list[float] | None = None,
+        track: Track | None = None,
     ) -> None:
         self.work = work
         self._columns = columns
@@ -85,6 +93,8 @@ class Order:
             self.words = work.words if rows is None else work.words[rows]
         self.decoding: list[float] = [] if decoding is None else decoding
         """Seconds of decoding inside stages that decode and augment in one, noted call by call."""
+        self.track = track
+        """How stages moved what rows show; None: nobody wants to know."""
 
     @property
     def size(self) -> int:
@@ -97,7 +107,7 @@ class Order:
 
     def part(self, rows: Iterable[int]) -> Order:
         """Some of these rows."""
-        return Order(self.work, self._columns, [self.row(at) for at in rows], self.decoding)
+        return Order(self.work, self._columns, [self.row(at) for at in rows], self.decoding, self.track)
 
     def draw(self, position: int) -> Numbers:
         """The random numbers of the step at a position of the recipe."""

@@ -54,6 +54,8 @@ class Work:
     """Room for decoded forms of single arrays, written in place by the program."""
     words: NDArray[np.int64] | None = None
     """What random numbers of each row go by; None: its index."""
+    beside: dict[int, Any] = field(default_factory=dict)
+    """By row, where it was fetched: the bytes of a file that its target names, or why it could not be read."""
     kept: dict[int, Any] = field(default_factory=dict)
     """Filled by the program: row -> its decoded value, to be cached (in a reserved array, or the engine copies)."""
     faults: dict[int, Fault] = field(default_factory=dict)
@@ -81,6 +83,7 @@ class Work:
             keep=self.keep[start:stop],
             reserve=self.reserve,
             words=None if self.words is None else self.words[start:stop],
+            beside={row - start: data for row, data in self.beside.items() if start <= row < stop},
             faults={row - start: fault for row, fault in self.faults.items() if start <= row < stop},
             taken=self.taken,
             seconds=self.seconds,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,15 +16,20 @@ from headrace.core.errors import OptionError
 from headrace.core.forms import Form
 from headrace.core.layout import BFLOAT16, RowLayout
 from headrace.recipes.calls import Call, as_op
+from headrace.recipes.checks import check_batch, check_followers
 from headrace.recipes.fingerprint import digest
+from headrace.recipes.image.annotations import Boxes, Follower, Mask
 from headrace.recipes.image.geometry import Geometry
+from headrace.recipes.image.mixing import BatchStep
 from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.pixels import Pixels
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
-from headrace.recipes.op import Op
+from headrace.recipes.op import UNKNOWN, Op, Size
 from headrace.recipes.program import body_fields
+from headrace.recipes.ragged import listed_images, stacked_images
 from headrace.recipes.spin import SyntheticDecode
 from headrace.recipes.subset import SubsetSource
+from headrace.recipes.views import Views, branches_of, every_step
 from headrace.sampling.uniform import epoch_order
 
 if TYPE_CHECKING:
@@ -43,18 +49,22 @@ class Recipe:
     - ``decode``: turns a sample's bytes into a value: ``image.decode()``, any callable, or None for the bytes
       themselves. It is taken to be deterministic.
     - ``augment``: steps that follow each other: ``image`` steps and any callables. A callable counts as random
-      unless it is wrapped in ``deterministic()``.
+      unless it is wrapped in ``deterministic()``. The last may be ``views()``, for several views of each sample.
     - ``collate``: makes a batch of a list of samples; by default their arrays are stacked.
     - ``target_transform``: a callable on the targets.
+    - ``follow``: what of the target goes with the geometry of its image: ``image.mask``, ``image.boxes``, or a list.
+    - ``batch``: a step on whole batches: ``image.mixup``, ``image.cutmix``, ``image.one_of``.
 
     A sample is ``(value, target)`` where the source has targets, else the value alone.
     """
 
     source: Source
     decode: Step | None = None
-    augment: Sequence[Step] = ()
+    augment: Sequence[Step] | Views = ()
     collate: Callable[[list[Any]], Any] | None = None
     target_transform: Callable[[Any], Any] | None = None
+    batch: BatchStep | None = None
+    follow: Follower | Sequence[Follower] | None = None
     steps: tuple[Op, ...] = field(init=False, repr=False)
     """``augment``, with every callable wrapped."""
     decoder: Op | None = field(init=False, repr=False)
@@ -67,24 +77,34 @@ class Recipe:
                 f"Recipe(source={self.source!r}) is no source (it has no {missing[0]}); "
                 "use folder(...), files(...), or an object with the methods of headrace.sources.Source"
             )
-        if isinstance(self.augment, Op) or not isinstance(self.augment, Sequence):
+        augment = (self.augment,) if isinstance(self.augment, Views) else self.augment
+        if isinstance(augment, Op) or not isinstance(augment, Sequence):
             raise OptionError(
                 f"Recipe(augment={self.augment!r}): expected a list of steps; write augment=[...]"
             )
         decoder = None if self.decode is None else as_op(self.decode, "decode=")
-        steps = tuple(as_op(step, f"augment[{at}]") for at, step in enumerate(self.augment))
+        steps = tuple(as_op(step, f"augment[{at}]") for at, step in enumerate(augment))
         for option in ("collate", "target_transform"):
             value = getattr(self, option)
             if value is not None and not callable(value):
                 raise OptionError(f"Recipe({option}={value!r}) is not callable")
-        _check_order(decoder, steps)
-        if self.collate is not None and any(isinstance(s, Normalise) and s.dtype == BFLOAT16 for s in steps):
+        common, branches = branches_of(steps)
+        for branch in branches:
+            _check_order(decoder, (*common, *branch))
+        object.__setattr__(self, "augment", tuple(augment))
+        object.__setattr__(self, "decoder", decoder)
+        object.__setattr__(self, "steps", steps)
+        if self.followers:
+            check_followers(self)
+        if self.ragged and self.collate is None:
+            object.__setattr__(self, "collate", stacked_images if self.size.fixed else listed_images)
+        brief = [s for s in every_step(steps) if isinstance(s, Normalise) and s.dtype == BFLOAT16]
+        if self.collate is not None and brief:
             raise OptionError(
                 "numpy has no bfloat16, so collate= cannot get it; use float32 and cast in collate"
             )
-        object.__setattr__(self, "augment", tuple(self.augment))
-        object.__setattr__(self, "decoder", decoder)
-        object.__setattr__(self, "steps", steps)
+        if self.batch is not None:
+            check_batch(self, self.batch)
 
     def __len__(self) -> int:
         """Samples of the source."""
@@ -138,10 +158,57 @@ class Recipe:
         Normalising and laying out are cheap and make a row up to four times larger, so they do not: the cache
         holds the bytes before them.
         """
+        if self.followers:  # boxes are in pixels of the image as it was decoded, so its size has to be known
+            return 0
         for at, step in enumerate(self.steps):
             if step.random or isinstance(step, Normalise | Layout):
                 return at
         return len(self.steps)
+
+    @property
+    def followers(self) -> tuple[Follower, ...]:
+        """The parts of the target that follow the geometry of their images."""
+        return (self.follow,) if isinstance(self.follow, Follower) else tuple(self.follow or ())
+
+    @property
+    def ragged(self) -> bool:
+        """Whether targets differ in size from sample to sample, so that batches have a list of them: ``collate``
+        makes those."""
+        return any(isinstance(follower, Boxes) for follower in self.followers)
+
+    def mask_path(self, index: int) -> Any:
+        """The file that holds a sample's mask, where its target says so; None: there is none, or user code knows."""
+        masks = [follower for follower in self.followers if isinstance(follower, Mask)]
+        if len(masks) != 1 or self.target_transform is not None or self.source.targets is None:
+            return None
+        target: Any = self.source.targets[index]
+        if masks[0].key:
+            target = target.get(masks[0].key) if isinstance(target, Mapping) else None
+        return target if isinstance(target, str | bytes | os.PathLike) else None
+
+    @property
+    def size(self) -> Size:
+        """Height, width and channels of images as they come out, as far as these are known before any is read."""
+        size = self.decoder.size if isinstance(self.decoder, Decode) else UNKNOWN
+        for step in self.steps:
+            size = step.shape(size) if isinstance(step, Geometry | Pixels) else size
+        return size
+
+    @cached_property
+    def every_step(self) -> tuple[Op, ...]:
+        """All steps one after the other, those of each view where there are several."""
+        return every_step(self.steps)
+
+    @property
+    def gives_images(self) -> bool:
+        """Whether samples are images as headrace writes them, and not what user code made of them."""
+        last = self.steps[-1] if self.steps else self.decoder
+        return not isinstance(last, Call | SyntheticDecode | None)
+
+    @property
+    def by_pixel(self) -> bool:
+        """Of samples that are images: whether they lie in memory pixel by pixel, and not plane by plane."""
+        return not any([step.planar for step in self.steps if isinstance(step, Layout)][-1:])
 
     @property
     def encoded(self) -> bool:
@@ -151,12 +218,12 @@ class Recipe:
     @property
     def user_randomness(self) -> bool:
         """Whether user code may draw from the global generators, which all threads of a process share."""
-        return any(isinstance(step, Call) and step.random for step in self.steps)
+        return any(isinstance(step, Call) and step.random for step in self.every_step)
 
     @property
     def user_code(self) -> bool:
         """Whether a worker runs Python code of the user's, which holds the GIL and uses global generators."""
-        ops = (self.decoder, *self.steps)
+        ops = (self.decoder, *self.every_step)
         return self.target_transform is not None or any(isinstance(op, Call) for op in ops)
 
     def fingerprint(self, form: Form) -> str:
@@ -183,7 +250,8 @@ class Recipe:
         rest = [step.plain() for step in self.steps[self.lead :]]
         # (Targets are read whole, however many they are: they are the source's, and always in memory.)
         targets = digest(self.source.targets, limit=math.inf)
-        augmented = digest("augmented", decoded, rest, targets, self.target_transform)
+        followers = [[follower.plain() for follower in self.followers]] if self.followers else []
+        augmented = digest("augmented", decoded, rest, targets, self.target_transform, *followers)
         return {Form.ENCODED: encoded, Form.DECODED: decoded, Form.AUGMENTED: augmented}
 
     def share_key(self, form: Form, layout: RowLayout | None = None) -> str:
@@ -258,6 +326,12 @@ def _check_order(decoder: Op | None, steps: Sequence[Op]) -> None:
                 )
             value, written, dtype = step, None, ""
             continue
+        if isinstance(step, Views):
+            raise OptionError(
+                f"augment[{at}], {step}: must be the last step, and can have no views of its own"
+            )
+        if isinstance(step, BatchStep):
+            raise OptionError(f"augment[{at}], {step}: works on whole batches; write batch=...")
         if isinstance(step, Decode) or not isinstance(
             step, Geometry | Pixels | Normalise | Layout | RandomErasing
         ):

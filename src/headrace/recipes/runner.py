@@ -9,16 +9,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.forms import Form
-from headrace.core.layout import RowLayout
+from headrace.core.layout import Field, RowLayout
 from headrace.core.tree import LEAF, Spec, flatten
-from headrace.recipes.chain import Chain
+from headrace.recipes.chain import Chain, State
 from headrace.recipes.decoders import CallDecoder, Decoder, NoDecoder
+from headrace.recipes.image.annotations import Track
 from headrace.recipes.image.rows import from_storage
 from headrace.recipes.op import Columns
 from headrace.recipes.order import Batch, Order
 from headrace.recipes.placing import as_arrays, field_of, write_leaf
 from headrace.recipes.program import Work
-from headrace.recipes.targets import Targets
+from headrace.recipes.targets import FollowingTargets, Targets
 from headrace.recipes.values import Unpackable, pack, unpack
 
 _ENCODED, _DECODED = np.uint8(Form.ENCODED), np.uint8(Form.DECODED)
@@ -27,26 +28,34 @@ _ENCODED, _DECODED = np.uint8(Form.ENCODED), np.uint8(Form.DECODED)
 class RecipeProgram:
     """See ``compile_recipe``.
 
-    ``whole``: the decoded form is the finished row. ``raw``: samples go to a collate, as user code made them.
+    ``lead`` makes the decoded form, ``trunk`` what all views have in common, and each of ``outlets`` a view.
+    ``forked``: samples are lists of views; else there is one outlet. ``whole``: the decoded form is the finished row.
+    ``raw``: samples go to a collate, as user code made them.
     """
 
     def __init__(
         self,
         decoder: Decoder,
         lead: Chain,
-        rest: Chain,
+        trunk: Chain,
+        outlets: list[Chain],
         targets: Targets,
         columns: Columns,
         *,
+        forked: bool,
         whole: bool,
         caches: bool,
         raw: bool,
     ) -> None:
-        self._decoder, self._lead, self._rest, self._targets = decoder, lead, rest, targets
-        self._columns = columns
-        self._whole, self._caches, self._raw = whole, caches, raw
-        self._state = rest.state
-        self._layout = self._with_target(rest.state.field, LEAF, None)
+        self._decoder, self._lead, self._trunk, self._targets = decoder, lead, trunk, targets
+        self._outlets, self._columns = outlets, columns
+        self._forked, self._whole, self._caches, self._raw = forked, whole, caches, raw
+        self._states = [chain.state for chain in outlets]
+        self._writes = lead.writes if whole else all(chain.writes for chain in outlets)
+        after = [trunk] if trunk.stages else outlets
+        # Straight into the cache's memory only where nothing that follows may write there.
+        self._direct = not lead.stages and all(chain.reads_only for chain in after)
+        self._layout = self._laid_out([([state.field], LEAF) for state in self._states], None)
 
     @property
     def layout(self) -> RowLayout | None:
@@ -57,26 +66,26 @@ class RecipeProgram:
     def runs_user_code(self) -> bool:
         """Whether Python code of the user's runs, which holds the GIL and draws from global generators."""
         called = isinstance(self._decoder, CallDecoder) or self._targets.user_code
-        return called or self._lead.user_code or self._rest.user_code
+        return called or any(chain.user_code for chain in (self._lead, self._trunk, *self._outlets))
 
     def run(self, work: Work, out: list[NDArray[Any]]) -> None:
         """Prepare every row of ``work`` into ``out``."""
-        order = Order(work, self._columns)
-        direct = out[0] if self._rest.writes or (self._whole and self._lead.writes) else None
-        batch = self._prepare(order, direct)
+        order = self._order(work)
+        into = out[: len(self._outlets)] if self._writes else None
+        views = self._prepare(order, into)
         begin = time.perf_counter()
-        fields = len(out)
+        # (rows whose finished form was cached are values, although there is memory to write to)
+        stands = into is not None and all(v.block is memory for v, memory in zip(views, into, strict=True))
+        first, last = len(views) if stands else 0, len(out)
+        columns = [] if stands else [view.values for view in views]
         if self._targets:
             if self._targets.field is not None:
                 self._targets.write(order, out[-1])
-                fields -= 1
+                last -= 1
             else:
-                batch = Batch([*zip(batch.values, self._targets.take(order), strict=True)], block=batch.block)
-                if direct is not None:  # the image part is in its place already
-                    self._place(order, [pair[1] for pair in batch.values], out[1:])
-                    fields = 0
-        if fields and batch.block is not out[0]:
-            self._place(order, batch.values, out[:fields])
+                columns.append(self._targets.take(order))
+        if columns:
+            self._place(order, columns, out[first:last])
         _count(work, Form.AUGMENTED, time.perf_counter() - begin)
 
     def label(self, work: Work, out: list[NDArray[Any]]) -> None:
@@ -88,7 +97,7 @@ class RecipeProgram:
         if self._targets.field is not None:
             self._targets.write(order, out[0])
         else:
-            self._place(order, self._targets.take(order), out)
+            self._place(order, [self._targets.take(order)], out)
         _count(work, Form.AUGMENTED, time.perf_counter() - begin)
 
     def decode(self, work: Work) -> None:
@@ -104,26 +113,37 @@ class RecipeProgram:
 
     def samples(self, work: Work) -> list[Any]:
         """Prepare every row as a sample of its own."""
-        order = Order(work, self._columns)
-        batch = self._prepare(order, None)
-        values: list[Any] = list(batch.values)
-        image = self._state.kind != "any"
-        for row, value in enumerate(values):
-            if order.failed(row):
-                continue
-            if image:
-                value = value if value.flags.writeable else value.copy()  # a read-only one is the cache's
-                values[row] = self._state.presented(from_storage(value, self._state.finish.dtype))
-            elif not self._raw:
-                values[row] = as_arrays(value)
+        order = self._order(work)
+        views = [view.values for view in self._prepare(order, None)]
         if self._layout is None:
-            self._learn(order, batch.values)
+            self._learn(order, views)
+        shown = [self._shown(order, *view) for view in zip(views, self._states, strict=True)]
+        values = [list(row) for row in zip(*shown, strict=True)] if self._forked else shown[0]
         if self._targets:
             values = [*zip(values, self._targets.take(order), strict=True)]
         return [None if order.failed(row) else value for row, value in enumerate(values)]
 
-    def _prepare(self, order: Order, into: NDArray[Any] | None) -> Batch:
-        """The finished value of every row, in ``into`` where that is given."""
+    def _order(self, work: Work) -> Order:
+        """An order whose rows are prepared, with a note of how, where targets follow that."""
+        return Order(
+            work, self._columns, track=Track() if isinstance(self._targets, FollowingTargets) else None
+        )
+
+    def _shown(self, order: Order, values: list[Any], state: State) -> list[Any]:
+        """Values of one view as user code, or whoever looks at samples, gets them."""
+        out = list(values)
+        for row, value in enumerate(values):
+            if order.failed(row):
+                continue
+            if state.kind != "any":
+                value = value if value.flags.writeable else value.copy()  # a read-only one is the cache's
+                out[row] = state.presented(from_storage(value, state.finish.dtype))
+            elif not self._raw:
+                out[row] = as_arrays(value)
+        return out
+
+    def _prepare(self, order: Order, into: list[NDArray[Any]] | None) -> list[Batch]:
+        """The finished value of every row, view by view, in ``into`` where that is given."""
         work, rows = order.work, order.size
         for row, value in enumerate(work.inputs):
             if value is None:
@@ -139,7 +159,7 @@ class RecipeProgram:
         batch = Batch([None] * rows)
         if encoded:
             part = order if len(encoded) == rows else order.part(encoded)
-            whole_into = into if self._whole and part is order else None
+            whole_into = into[0] if into is not None and self._whole and part is order else None
             fresh = self._decode(part, [work.inputs[row] for row in encoded], whole_into)
             batch = fresh if part is order else _scattered(fresh, encoded, rows)
         _count(work, Form.DECODED, time.perf_counter() - begin)
@@ -149,23 +169,29 @@ class RecipeProgram:
             for row in decoded:
                 values[row] = unpack(work.inputs[row]) if free else work.inputs[row]
             batch.block = None
-        if not self._whole:
-            batch = self._rest.run(batch, order, into)
+        views = [batch] if self._whole else self._fork(self._trunk.run(batch, order, None), order, into)
         both, fused = time.perf_counter() - begin, sum(order.decoding)
         _count(work, Form.DECODED, fused)
         _count(work, Form.AUGMENTED, max(both - fused, 0.0))
-        return batch
+        return views
+
+    def _fork(self, batch: Batch, order: Order, into: list[NDArray[Any]] | None) -> list[Batch]:
+        """Every view of what they have in common. All but the last get a copy of it, where they may write to it."""
+        views = []
+        for at, chain in enumerate(self._outlets):
+            last = at == len(self._outlets) - 1
+            own = batch if last else batch.copy(deep=not chain.reads_only)
+            views.append(chain.run(own, order, None if into is None else into[at]))
+        return views
 
     def _decode(self, order: Order, blobs: list[Any], into: NDArray[Any] | None) -> Batch:
         """Decode, and take through the leading deterministic steps; keep what the cache would admit."""
         keep: list[int] = []
         if self._caches and order.work.keep.any():
             keep = [at for at in range(order.size) if order.work.keep[order.row(at)]]
-        # Straight into the cache's memory only where nothing that follows may write there.
-        direct = not self._lead.stages and self._rest.reads_only
         if not isinstance(self._decoder, NoDecoder):
             order.work.decoded += order.size
-        batch = self._decoder.run(order, blobs, keep if direct else ())
+        batch = self._decoder.run(order, blobs, keep if self._direct else ())
         batch = self._lead.run(batch, order, into)
         order.decoding.clear()  # all of this is decoding
         self._keep(order, [at for at in keep if order.row(at) not in order.work.kept], batch)
@@ -190,13 +216,12 @@ class RecipeProgram:
                 except Unpackable:  # such values are prepared anew each time
                     continue
 
-    def _place(self, order: Order, values: list[Any], out: list[NDArray[Any]]) -> None:
-        """Write values into rows, leaf by leaf; what does not fit is a fault."""
-        image = self._state.kind != "any"
-        for row, value in enumerate(values):
+    def _place(self, order: Order, columns: list[list[Any]], out: list[NDArray[Any]]) -> None:
+        """Write values into rows, leaf by leaf; what does not fit is a fault. ``columns``: the parts of a sample."""
+        for row in range(order.size):
             if order.failed(row):
                 continue
-            leaves = [value] if image and isinstance(value, np.ndarray) else flatten(value)[0]
+            leaves = [leaf for values in columns for leaf in flatten(values[row])[0]]
             try:
                 if len(leaves) != len(out):
                     raise ValueError(
@@ -208,25 +233,25 @@ class RecipeProgram:
             except Exception as error:
                 order.fault(row, error)
 
-    def _learn(self, order: Order, values: list[Any]) -> None:
+    def _learn(self, order: Order, views: list[list[Any]]) -> None:
         """Take the first good sample for what all others should be."""
         row = next((row for row in range(order.size) if not order.failed(row)), None)
-        if row is None:
+        if row is None or self._targets.ragged:
             return
-        value = values[row]
         target = self._targets.take(order.part([row]))[0] if self._targets else None
-        if self._state.kind != "any":
-            planar = self._state.finish.planar
-            height, width, channels = (*value.shape[1:], value.shape[0]) if planar else value.shape
-            self._layout = self._with_target(self._state.field_of((height, width, channels)), LEAF, target)
-            return
-        leaves, spec = flatten(value)
-        fields = [field_of(leaf) for leaf in leaves]
-        self._layout = self._with_target(fields, spec, target)
+        parts: list[tuple[list[Field | None], Spec]] = []
+        for values, state in zip(views, self._states, strict=True):
+            if state.kind != "any":
+                parts.append(([state.field_of(state.finish.size(values[row].shape))], LEAF))
+            else:
+                leaves, spec = flatten(values[row])
+                parts.append(([field_of(leaf) for leaf in leaves], spec))
+        self._layout = self._laid_out(parts, target)
 
-    def _with_target(self, fields: Any, spec: Spec, target: Any) -> RowLayout | None:
-        """The layout of samples with such values; None where something in them is no array."""
-        fields = list(fields) if isinstance(fields, list) else [fields]
+    def _laid_out(self, parts: list[tuple[list[Field | None], Spec]], target: Any) -> RowLayout | None:
+        """The layout of samples of such views; None where something in them is no array."""
+        fields = [field for part, _ in parts for field in part]
+        spec = Spec("list", (), tuple(inner for _, inner in parts)) if self._forked else parts[0][1]
         if self._targets:
             known = self._targets.field
             leaves, inner = ([None], LEAF) if known is not None or target is None else flatten(target)
@@ -234,9 +259,8 @@ class RecipeProgram:
                 [known] if known is not None else [None if target is None else field_of(x) for x in leaves]
             )
             spec = Spec("tuple", (), (spec, inner))
-        if not fields or any(field is None for field in fields):
-            return None
-        return RowLayout(tuple(fields), spec)
+        found = [field for field in fields if field is not None]
+        return RowLayout(tuple(found), spec) if found and len(found) == len(fields) else None
 
 
 def _scattered(part: Batch, rows: list[int], size: int) -> Batch:

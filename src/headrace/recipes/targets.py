@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from headrace.core import random
 from headrace.core.layout import Field
 from headrace.recipes.calls import Call
+from headrace.recipes.image.annotations import Boxes, Follower, Mask
+from headrace.recipes.op import Size
 from headrace.recipes.order import Order
 
 TARGET = -2
@@ -38,6 +40,11 @@ class Targets:
         """Whether a callable of the user's is applied."""
         return self._call is not None
 
+    @property
+    def ragged(self) -> bool:
+        """Whether they differ in size from sample to sample, so that they are no rows."""
+        return False
+
     def write(self, order: Order, out: NDArray[Any]) -> None:
         """Write the targets of all rows at once; only where ``field`` is known."""
         assert isinstance(self._values, np.ndarray)
@@ -60,6 +67,52 @@ class Targets:
             try:
                 self._call.seed(random.key(work.seed, work.epoch, TARGET, int(order.words[row])))
                 values[row] = self._call(value)
+            except Exception as error:
+                order.fault(row, error)
+        return values
+
+
+class FollowingTargets(Targets):
+    """Targets parts of which follow the geometry of their images, once these are prepared."""
+
+    def __init__(
+        self,
+        values: NDArray[Any] | list[Any] | None,
+        transform: Callable[[Any], Any] | None,
+        followers: Sequence[Follower],
+        size: Size,
+    ) -> None:
+        """``size``: what comes out of the recipe, as far as it is known."""
+        super().__init__(values, transform)
+        self._followers = followers
+        self.field = None
+        only = followers[0]
+        if isinstance(only, Mask) and not only.key and size.height is not None and size.width is not None:
+            self.field = Field((size.height, size.width), only.dtype)
+
+    @property
+    def ragged(self) -> bool:
+        """See ``Targets``."""
+        return any(isinstance(follower, Boxes) for follower in self._followers)
+
+    def write(self, order: Order, out: NDArray[Any]) -> None:
+        """See ``Targets``."""
+        for row, value in enumerate(self.take(order)):
+            if not order.failed(row):
+                out[row] = value
+
+    def take(self, order: Order) -> list[Any]:
+        """See ``Targets``. The rows of the order are prepared: what was done to them is noted there."""
+        values = super().take(order)
+        if order.track is None:
+            raise ValueError("targets that follow their images are taken after these are prepared")
+        for row in range(order.size):
+            if order.failed(row):
+                continue
+            try:
+                at = order.row(row)
+                for follower in self._followers:
+                    values[row] = follower.follow(values[row], order.track.of(at), order.work.beside.get(at))
             except Exception as error:
                 order.fault(row, error)
         return values

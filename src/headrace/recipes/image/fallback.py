@@ -16,6 +16,7 @@ from PIL import Image
 
 from headrace.recipes.image import formats
 from headrace.recipes.image.opencv import cv2
+from headrace.recipes.image.rows import from_storage, to_storage
 from headrace.recipes.image.rowspec import (
     STATUS_BAD_JOB,
     STATUS_LIBJPEG,
@@ -279,3 +280,18 @@ def rows_many(
             pixels = pixels[::-1]
         finish(pixels, spec, out[i])
     return status
+
+
+def blend_rows(rows: NDArray[Any], before: NDArray[Any], weight: float, dtype: str) -> None:
+    """See ``kernels.blend_rows``."""
+    mine: Any = round(weight * 65536)
+    rest: Any = 65536 - mine
+    if dtype != "uint8":
+        kind = np.float64 if dtype == "float64" else np.float32
+        mine, rest = kind(weight), kind(1 - weight)
+    for at in range(len(rows) - 1, -1, -1):
+        row, other = (from_storage(part, dtype) for part in (rows[at], rows[at - 1] if at else before))
+        if dtype == "uint8":
+            rows[at] = (row.astype(np.uint32) * mine + other.astype(np.uint32) * rest + 32768) >> 16
+        else:
+            rows[at] = to_storage(row.astype(kind) * mine + other.astype(kind) * rest, dtype)

@@ -56,14 +56,12 @@ int taps_fill(Taps *taps, int method, int out, double box_at, double box_size, i
     if (!(reach < (1 << 28))) return -1;
     size_t most = (size_t)ceil(reach) * 2 + 1, n = (size_t)out;
     if (most > (size_t)(high - low)) most = (size_t)(high - low);
-    size_t stride = (most + 3) & ~(size_t)3; /* kernels take four at a time; the rest are 0 */
     double *exact = buffer_need(&taps->exact, n * most * sizeof(double));
-    int32_t *memory = buffer_need(&taps->memory, 2 * n * sizeof(int32_t) + n * stride * sizeof(int16_t));
+    int32_t *memory = buffer_need(&taps->memory, 2 * n * sizeof(int32_t) + n * (most + 3) * sizeof(int16_t));
     if (exact == NULL || memory == NULL) return -1;
     taps->first = memory;
     taps->count = memory + n;
     taps->weight = (int16_t *)(memory + 2 * n);
-    taps->stride = (int)stride;
     taps->most = 1;
     taps->low = high;
     taps->high = low;
@@ -88,6 +86,8 @@ int taps_fill(Taps *taps, int method, int out, double box_at, double box_size, i
         if (low + until > taps->high) taps->high = low + until;
     }
     taps->bits = bits_for(largest);
+    size_t stride = ((size_t)taps->most + 3) & ~(size_t)3; /* kernels take four at a time; the rest are 0 */
+    taps->stride = (int)stride;
     memset(taps->weight, 0, n * stride * sizeof(int16_t));
     for (size_t i = 0; i < n; i++)
         round_weights(exact + i * most, taps->count[i], taps->bits, taps->weight + i * stride);
@@ -182,32 +182,51 @@ static void down_plain(const uint8_t *rows, size_t stride, int ring, int first, 
 
 /* Pixels of three channels, whole ones in a vector, four taps at a time. Of the source as many taps are read as any
  * pixel has, those of weight 0 included, and some bytes more; so not all pixels of a row are for these. Of the output a
- * byte too many is written, which belongs to the next pixel or to the row's padding. */
+ * byte or two too many are written, which belong to the next pixel or to the row's padding. */
 enum { SLACK = 4 };
 
 #if defined(__aarch64__)
 #include <arm_neon.h>
 
-static void across_three(const uint8_t *row, const Taps *taps, int x_offset, int from, int until, uint8_t *out) {
-    const int32x4_t half = vdupq_n_s32(1 << taps->bits >> 1), shift = vdupq_n_s32(-taps->bits);
-    out += 3 * from;
-    for (int i = from; i < until; i++, out += 3) {
-        const uint8_t *p = row + (ptrdiff_t)(taps->first[i] - x_offset) * 3;
-        const int16_t *weight = taps->weight + (size_t)i * (size_t)taps->stride;
-        int32x4_t one = half, two = vdupq_n_s32(0);
-        for (int k = 0; k < taps->count[i]; k += 4, p += 12, weight += 4) {
-            int16x4_t w = vld1_s16(weight);
-            int16x8_t a = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(p)));
-            int16x8_t b = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(p + 6)));
-            one = vmlal_lane_s16(one, vget_low_s16(a), w, 0);
-            two = vmlal_lane_s16(two, vget_low_s16(vextq_s16(a, a, 3)), w, 1);
-            one = vmlal_lane_s16(one, vget_low_s16(b), w, 2);
-            two = vmlal_lane_s16(two, vget_low_s16(vextq_s16(b, b, 3)), w, 3);
-        }
-        int16x4_t found = vqmovn_s32(vshlq_s32(vaddq_s32(one, two), shift));
-        uint32_t bytes = vget_lane_u32(vreinterpret_u32_u8(vqmovun_s16(vcombine_s16(found, found))), 0);
-        memcpy(out, &bytes, 4);
+#define INLINE __attribute__((always_inline)) static inline
+INLINE int32x4_t one_pixel(const uint8_t *p, const int16_t *weight, int fours, int32x4_t half) {
+    int32x4_t one = half, two = vdupq_n_s32(0);
+    for (int k = 0; k < fours; k++, p += 12, weight += 4) {
+        int16x4_t w = vld1_s16(weight);
+        int16x8_t a = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(p)));
+        int16x8_t b = vreinterpretq_s16_u16(vmovl_u8(vld1_u8(p + 6)));
+        one = vmlal_lane_s16(one, vget_low_s16(a), w, 0);
+        two = vmlal_lane_s16(two, vget_low_s16(vextq_s16(a, a, 3)), w, 1);
+        one = vmlal_lane_s16(one, vget_low_s16(b), w, 2);
+        two = vmlal_lane_s16(two, vget_low_s16(vextq_s16(b, b, 3)), w, 3);
     }
+    return vaddq_s32(one, two);
+}
+
+INLINE void across_fours(const uint8_t *row, const Taps *taps, int x_offset, int from, int until, int fours,
+                         uint8_t *out) {
+    const int32x4_t half = vdupq_n_s32(1 << taps->bits >> 1), shift = vdupq_n_s32(-taps->bits);
+    const int16_t *weight = taps->weight + (size_t)from * 4 * (size_t)fours;
+    const int32_t *first = taps->first;
+    row -= (ptrdiff_t)x_offset * 3;
+    out += 3 * from;
+    for (int i = from; i < until; i += 2, out += 6, weight += 8 * fours) {
+        int both = i + 1 < until; /* at the end, the last one twice */
+        int32x4_t a = one_pixel(row + 3 * (ptrdiff_t)first[i], weight, fours, half);
+        int32x4_t b = one_pixel(row + 3 * (ptrdiff_t)first[i + both], weight + 4 * fours * both, fours, half);
+        int16x8_t found = vcombine_s16(vqmovn_s32(vshlq_s32(a, shift)), vqmovn_s32(vshlq_s32(b, shift)));
+        uint32x2_t bytes = vreinterpret_u32_u8(vqmovun_s16(found));
+        uint32_t one = vget_lane_u32(bytes, 0), two = vget_lane_u32(bytes, 1);
+        memcpy(out, &one, 4);
+        memcpy(out + 3 * both, &two, 4);
+    }
+}
+
+static void across_three(const uint8_t *row, const Taps *taps, int x_offset, int from, int until, uint8_t *out) {
+    int fours = taps->stride / 4;
+    if (fours == 1) across_fours(row, taps, x_offset, from, until, 1, out);
+    else if (fours == 2) across_fours(row, taps, x_offset, from, until, 2, out);
+    else across_fours(row, taps, x_offset, from, until, fours, out);
 }
 #define ACROSS_THREE across_three
 #define DOWN down_plain
@@ -241,43 +260,59 @@ __attribute__((target("sse4.1"))) static void across_three(const uint8_t *row, c
     }
 }
 
-/* The same, two pixels at a time. */
-__attribute__((target("avx2"))) static void across_three_avx(const uint8_t *row, const Taps *taps, int x_offset,
-                                                             int from, int until, uint8_t *out) {
-    const __m256i half = _mm256_set1_epi32(1 << taps->bits >> 1);
-    const __m128i shift = _mm_cvtsi32_si128(taps->bits);
+/* Two pixels, one in each half, of as many fours of taps as there are. */
+#define AVX_INLINE __attribute__((target("avx2"), always_inline)) static inline
+AVX_INLINE __m256i two_pixels(const uint8_t *p, const uint8_t *q, const int16_t *one, const int16_t *two, int fours,
+                              __m256i sum) {
     const __m256i near =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
     const __m256i far =
         _mm256_broadcastsi128_si256(_mm_setr_epi8(6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1));
-    const size_t stride = (size_t)taps->stride;
-    const int16_t *weight = taps->weight + (size_t)from * stride;
-    uint8_t *at = out + 3 * from;
-    int i = from;
-    for (; i + 2 <= until; i += 2, at += 6, weight += 2 * stride) {
-        const uint8_t *p = row + (ptrdiff_t)(taps->first[i] - x_offset) * 3;
-        const uint8_t *q = row + (ptrdiff_t)(taps->first[i + 1] - x_offset) * 3;
-        int one = taps->count[i], two = taps->count[i + 1], count = one > two ? one : two;
-        __m256i sum = half;
-        for (int k = 0; k < count; k += 4, p += 12, q += 12) {
-            __m256i pixels = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)p)),
-                                                     _mm_loadu_si128((const __m128i *)q), 1);
-            __m256i w = _mm256_inserti128_si256(
-                _mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)(weight + k))),
-                _mm_loadl_epi64((const __m128i *)(weight + stride + k)), 1);
-            __m256i a = _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, near), _mm256_shuffle_epi32(w, 0x00));
-            __m256i b = _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, far), _mm256_shuffle_epi32(w, 0x55));
-            sum = _mm256_add_epi32(sum, _mm256_add_epi32(a, b));
-        }
-        sum = _mm256_sra_epi32(sum, shift);
-        sum = _mm256_packs_epi32(sum, sum);
-        sum = _mm256_packus_epi16(sum, sum);
-        int32_t bytes = _mm_cvtsi128_si32(_mm256_castsi256_si128(sum));
-        memcpy(at, &bytes, 4);
-        bytes = _mm_cvtsi128_si32(_mm256_extracti128_si256(sum, 1));
-        memcpy(at + 3, &bytes, 4);
+    for (int k = 0; k < fours; k++, p += 12, q += 12, one += 4, two += 4) {
+        __m256i pixels = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)p)),
+                                                 _mm_loadu_si128((const __m128i *)q), 1);
+        __m256i w = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)one)),
+                                            _mm_loadl_epi64((const __m128i *)two), 1);
+        __m256i a = _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, near), _mm256_shuffle_epi32(w, 0x00));
+        __m256i b = _mm256_madd_epi16(_mm256_shuffle_epi8(pixels, far), _mm256_shuffle_epi32(w, 0x55));
+        sum = _mm256_add_epi32(sum, _mm256_add_epi32(a, b));
     }
-    if (i < until) across_three(row, taps, x_offset, i, until, out);
+    return sum;
+}
+
+/* Four pixels at a time. */
+AVX_INLINE int across_fours(const uint8_t *row, const Taps *taps, int x_offset, int from, int until, int fours,
+                            uint8_t *out) {
+    const __m256i half = _mm256_set1_epi32(1 << taps->bits >> 1);
+    const __m128i shift = _mm_cvtsi32_si128(taps->bits);
+    const __m256i together = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, 1, 2, 4, 5, 6, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1));
+    const size_t stride = 4 * (size_t)fours;
+    const int16_t *weight = taps->weight + (size_t)from * stride;
+    const int32_t *first = taps->first;
+    row -= (ptrdiff_t)x_offset * 3;
+    int i = from;
+    for (uint8_t *at = out + 3 * from; i + 4 <= until; i += 4, at += 12, weight += 4 * stride) {
+        __m256i even = two_pixels(row + 3 * (ptrdiff_t)first[i], row + 3 * (ptrdiff_t)first[i + 2], weight,
+                                  weight + 2 * stride, fours, half);
+        __m256i odd = two_pixels(row + 3 * (ptrdiff_t)first[i + 1], row + 3 * (ptrdiff_t)first[i + 3],
+                                 weight + stride, weight + 3 * stride, fours, half);
+        __m256i sums = _mm256_packs_epi32(_mm256_sra_epi32(even, shift), _mm256_sra_epi32(odd, shift));
+        __m256i bytes = _mm256_shuffle_epi8(_mm256_packus_epi16(sums, sums), together);
+        /* (two bytes too many, of which the last belong to the next pixel, or to the row's padding) */
+        _mm_storel_epi64((__m128i *)at, _mm256_castsi256_si128(bytes));
+        _mm_storel_epi64((__m128i *)(at + 6), _mm256_extracti128_si256(bytes, 1));
+    }
+    return i;
+}
+
+__attribute__((target("avx2"))) static void across_three_avx(const uint8_t *row, const Taps *taps, int x_offset,
+                                                             int from, int until, uint8_t *out) {
+    int fours = taps->stride / 4;
+    int done = fours == 1   ? across_fours(row, taps, x_offset, from, until, 1, out)
+               : fours == 2 ? across_fours(row, taps, x_offset, from, until, 2, out)
+                            : across_fours(row, taps, x_offset, from, until, fours, out);
+    if (done < until) across_three(row, taps, x_offset, done, until, out);
 }
 
 /* Two rows at a time, as pairs of 16-bit values. */

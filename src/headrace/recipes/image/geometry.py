@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -12,13 +13,15 @@ import numpy as np
 from headrace.core.errors import OptionError
 from headrace.recipes.image.rowspec import ANTIALIASED, ANTIALIASING, INTERPOLATIONS
 from headrace.recipes.image.view import View
-from headrace.recipes.op import Numbers, Op, Size, as_size, check_probability, check_range
+from headrace.recipes.op import Numbers, Op, Size, as_fill, as_size, check_probability, check_range
 
 
 class Geometry(Op, ABC):
     """A step that moves pixels along the axes and makes no new ones but by resampling or padding."""
 
     resamples: ClassVar[bool] = False
+    fill: tuple[int, ...]
+    """What is added, for steps that pad."""
 
     @property
     def pads(self) -> bool:
@@ -34,7 +37,19 @@ class Geometry(Op, ABC):
         """Apply the step to the views of an order's rows."""
 
 
-def _check_interpolation(op: str, name: str, antialias: bool) -> None:
+class Resampling(Geometry):
+    """A step that resamples. Subclasses say how."""
+
+    interpolation: str | tuple[str, ...]
+    """Several: one of them at random for each row, by the last of its numbers."""
+    antialias: bool
+    shrink_on_load: bool
+    """Whether JPEG images may be read at a fraction of their size."""
+    resamples: ClassVar[bool] = True
+
+
+def check_interpolation(op: str, name: str, antialias: bool) -> None:
+    """Refuse what no kernel does."""
     if name not in INTERPOLATIONS:
         raise OptionError(f"{op}(interpolation={name!r}): expected one of {', '.join(INTERPOLATIONS)}")
     if antialias and name not in ANTIALIASED:
@@ -42,15 +57,15 @@ def _check_interpolation(op: str, name: str, antialias: bool) -> None:
 
 
 @dataclass(frozen=True)
-class Resize(Geometry):
+class Resize(Resampling):
     """See ``resize``."""
 
     size: int | tuple[int, int]
     interpolation: str = "bilinear"
     max_size: int | None = None
     antialias: bool = False
+    shrink_on_load: bool = True
     shows: ClassVar[str] = "resize"
-    resamples: ClassVar[bool] = True
 
     def shape(self, size: Size) -> Size:
         """Fixed for a pair; for one number known only where the input is."""
@@ -81,28 +96,77 @@ class Resize(Geometry):
             view.resize(*self.size)
 
 
+@dataclass(frozen=True)
+class Fit(Resampling):
+    """``resize`` with ``fit``: the ratio kept, the sides those of the box or beyond (``cover``), or within it.
+
+    ``divides``: sides are divided by the ratio to the box, as timm does, else multiplied by a scale, as
+    albumentations does. Where one would lie half-way between two lengths, their floats go different ways.
+    """
+
+    height: int
+    width: int
+    cover: bool
+    interpolation: str = "bilinear"
+    antialias: bool = False
+    shrink_on_load: bool = True
+    divides: bool = False
+    shows: ClassVar[str] = "resize"
+
+    def shape(self, size: Size) -> Size:
+        """Known where the input is."""
+        if size.height is None or size.width is None:
+            return Size(None, None, size.channels)
+        height, width = self._sides(np.array([float(size.height)]), np.array([float(size.width)]))
+        return Size(int(height[0]), int(width[0]), size.channels)
+
+    def _sides(self, height: Any, width: Any) -> tuple[Any, Any]:
+        if self.divides:
+            pick = np.minimum if self.cover else np.maximum
+            ratio = pick(height / self.height, width / self.width)
+            sides = height / ratio, width / ratio
+        else:
+            pick = np.maximum if self.cover else np.minimum
+            scale = pick(self.height / height, self.width / width)
+            sides = height * scale, width * scale
+        return np.maximum(np.rint(sides[0]), 1), np.maximum(np.rint(sides[1]), 1)
+
+    def fold(self, view: View, numbers: Numbers) -> None:
+        """Resample the whole current image."""
+        view.resize(*self._sides(view.y.size, view.x.size))
+
+
 def resize(
     size: int | tuple[int, int],
     *,
     interpolation: str = "bilinear",
     max_size: int | None = None,
     antialias: bool = False,
-) -> Resize:
+    fit: str | None = None,
+    shrink_on_load: bool = True,
+) -> Resize | Fit:
     """Resample. One number is the shorter side, the ratio kept; a pair is (height, width).
 
     ``interpolation``: ``"bilinear"`` is fastest; JPEG images are read at a half, a quarter or an eighth of
     their size where that suffices, which also smooths. ``"area"`` averages all pixels; ``"nearest"``,
     ``"cubic"`` and ``"lanczos"`` are as in OpenCV. ``antialias``: bilinear, cubic and lanczos give the pixels of
     Pillow's resize but for rounding, and so of torchvision's on its images; slower, as every pixel is read.
-    ``max_size``: with one number as size, the longer side is at most this.
+    ``max_size``: with one number as size, the longer side is at most this. ``fit``: keep the ratio for a pair, too,
+    the image just large enough to ``"cover"`` that box, or to be held by it (``"contain"``).
+    ``shrink_on_load=False``: JPEG images are always read at their full size.
     """
-    _check_interpolation("resize", interpolation, antialias)
+    check_interpolation("resize", interpolation, antialias)
     pair = as_size("resize", size)
+    if fit is not None:
+        if fit not in ("cover", "contain") or max_size is not None:
+            raise OptionError(f"resize(fit={fit!r}): expected 'cover' or 'contain', and no max_size")
+        return Fit(*pair, fit == "cover", interpolation, bool(antialias), bool(shrink_on_load))
     if max_size is not None and (not isinstance(size, int) or max_size <= size):
         raise OptionError(
             f"resize({size!r}, max_size={max_size}): needs one number as size, less than max_size"
         )
-    return Resize(size if isinstance(size, int) else pair, interpolation, max_size, bool(antialias))
+    sides = size if isinstance(size, int) else pair
+    return Resize(sides, interpolation, max_size, bool(antialias), bool(shrink_on_load))
 
 
 @dataclass(frozen=True)
@@ -111,6 +175,7 @@ class CenterCrop(Geometry):
 
     height: int
     width: int
+    fill: tuple[int, ...] = (0,)
     shows: ClassVar[str] = "center_crop"
 
     @property
@@ -123,7 +188,7 @@ class CenterCrop(Geometry):
         return Size(self.height, self.width, size.channels)
 
     def fold(self, view: View, numbers: Numbers) -> None:
-        """Crop the middle; where the image is smaller, pad it evenly with black first."""
+        """Crop the middle; where the image is smaller, pad it evenly first."""
         for axis, length in ((view.x, self.width), (view.y, self.height)):
             missing = np.maximum(length - axis.size, 0)
             if missing.any():
@@ -131,24 +196,28 @@ class CenterCrop(Geometry):
             axis.crop(np.rint((axis.size - length) / 2), length)
 
 
-def center_crop(size: int | tuple[int, int]) -> CenterCrop:
-    """The middle of the image; a smaller image is padded with black."""
-    return CenterCrop(*as_size("center_crop", size))
+def center_crop(size: int | tuple[int, int], *, fill: int | tuple[int, ...] = 0) -> CenterCrop:
+    """The middle of the image; a smaller image is padded with ``fill``, black by default."""
+    return CenterCrop(*as_size("center_crop", size), as_fill("center_crop", fill))
 
 
 @dataclass(frozen=True)
-class RandomResizedCrop(Geometry):
+class RandomResizedCrop(Resampling):
     """See ``random_resized_crop``."""
 
     height: int
     width: int
     scale: tuple[float, float]
     ratio: tuple[float, float]
-    interpolation: str
+    interpolation: str | tuple[str, ...]
     antialias: bool = False
+    shrink_on_load: bool = True
     shows: ClassVar[str] = "random_resized_crop"
-    draws: ClassVar[int] = 22
-    resamples: ClassVar[bool] = True
+
+    @property
+    def draws(self) -> int:
+        """One more where there are several interpolations."""
+        return 22 if isinstance(self.interpolation, str) else 23
 
     @property
     def random(self) -> bool:
@@ -199,18 +268,28 @@ def random_resized_crop(
     *,
     scale: tuple[float, float] = (0.08, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
-    interpolation: str = "bilinear",
+    interpolation: str | Sequence[str] = "bilinear",
     antialias: bool = False,
+    shrink_on_load: bool = True,
 ) -> RandomResizedCrop:
     """A random part of the image, of random area (a share of the whole) and ratio, resized to ``size``.
 
-    ``interpolation`` and ``antialias`` are as in ``resize``.
+    ``interpolation``, ``antialias`` and ``shrink_on_load`` are as in ``resize``; of a list of interpolations each
+    image gets one at random.
     """
     op = "random_resized_crop"
-    _check_interpolation(op, interpolation, antialias)
-    ratio = check_range(op, "ratio", ratio, low=1e-3)
+    ways = (interpolation,) if isinstance(interpolation, str) else tuple(interpolation)
+    if not ways:
+        raise OptionError(f"{op}(interpolation={interpolation!r}): expected at least one")
+    for way in ways:
+        check_interpolation(op, way, antialias)
     return RandomResizedCrop(
-        *as_size(op, size), check_range(op, "scale", scale), ratio, interpolation, bool(antialias)
+        *as_size(op, size),
+        check_range(op, "scale", scale),
+        check_range(op, "ratio", ratio, low=1e-3),
+        ways[0] if len(ways) == 1 else ways,
+        bool(antialias),
+        bool(shrink_on_load),
     )
 
 

@@ -73,7 +73,7 @@ static void read_samplings(const uint8_t *p, size_t length, unsigned marker, Hea
 }
 
 void header_read(const uint8_t *bytes, size_t size, Header *header) {
-    enum { SOS = 0xda, EOI = 0xd9, APP1 = 0xe1, RST0 = 0xd0, SOI = 0xd8, TEM = 0x01 };
+    enum { SOS = 0xda, EOI = 0xd9, APP1 = 0xe1, DRI = 0xdd, RST0 = 0xd0, SOI = 0xd8, TEM = 0x01 };
     memset(header, 0, sizeof *header);
     header->kind = 1;
     header->orientation = 1;
@@ -110,8 +110,13 @@ void header_read(const uint8_t *bytes, size_t size, Header *header) {
             header->kind = !(is_native_frame(marker) && p[0] == 8 && (p[5] == 1 || p[5] == 3) &&
                              header->stored_width > 0 && header->stored_height > 0);
             header->progressive = marker == 0xc2 || marker == 0xca;
+            header->sequential = marker <= 0xc1;
+            header->frame = at + 4;
+            header->frame_size = length - 2;
             read_samplings(p, length - 2, marker, header);
             frames++;
+        } else if (marker == DRI && length == 4) {
+            header->restarts = be16(p);
         } else if (marker == APP1 && orientation == 0) {
             orientation = exif_orientation(p, length - 2);
         }

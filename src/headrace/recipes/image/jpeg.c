@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "libjpeg.h"
+#include "scan.h"
 
 /* ---- the library ---- */
 
@@ -14,6 +15,7 @@ typedef struct {
     JpegCalls call;
     int version; /* of its interface: 62, 70 or 80 */
     size_t size; /* of its struct */
+    int known;   /* its struct is as it is known for this interface */
 } Library;
 
 /* Replaced as a whole and never freed: decoders keep the one they were made with. */
@@ -62,6 +64,9 @@ const char *library_use(const char *path, void *const *calls) {
         snprintf(error, sizeof error, "%s has a struct of unexpected size (%d)", path, size);
         return error;
     }
+    library.known = sizeof(void *) == 8 && size == (library.version == 62   ? SIZE_62
+                                                    : library.version == 70 ? SIZE_70
+                                                                            : SIZE_80);
     Library *kept = malloc(sizeof *kept);
     if (kept == NULL) return "out of memory";
     *kept = library;
@@ -92,6 +97,11 @@ struct Decoder {
     uint8_t *row;
     Buffer row_buffer;
     char message[JPEG_MESSAGE];
+    Scan scan;
+    const uint8_t *scan_data;
+    size_t scan_size;
+    unsigned mcus; /* that the scan has given */
+    int (*library_mcu)(JpegInfo *, int16_t (**blocks)[64]);
 };
 
 static void fail(JpegInfo *info) {
@@ -163,6 +173,7 @@ void decoder_free(Decoder *d) {
 }
 
 const char *decoder_message(const Decoder *d) { return d->message; }
+unsigned decoder_own_mcus(const Decoder *d) { return d->mcus; }
 
 /* Follows scans, and segments between them, from the first scan to the end marker. */
 typedef enum { ENDS_NEVER, ENDS_LATER, ENDS_AFTER_SCAN } Ending;
@@ -201,11 +212,62 @@ static void crop_columns(Decoder *d, const Header *header, const Region *region)
     if (x1 > (int)info->output_width) x1 = (int)info->output_width;
     if (x1 - x0 + block > (int)info->output_width) x0 = 0;
     unsigned at = (unsigned)x0, width = (unsigned)(x1 - x0);
-    if (width < info->output_width) d->lib->call.crop(info, &at, &width);
+    if (width < info->output_width) {
+        d->lib->call.crop(info, &at, &width);
+        int mcu = 8 / region->scale * (header->components == 1 ? 1 : header->max_h);
+        scan_columns(&d->scan, mcu, (int)at, (int)(at + width));
+    }
     d->from = (int)at;
 }
 
-static void set_up(Decoder *d, const Header *header, const Region *region) {
+/* ---- entropy-coded data ---- */
+
+static int own_scans = 1;
+
+void decoder_scans(int own) { own_scans = own; }
+
+static JpegEntropy *entropy_of(Decoder *d) {
+    JpegEntropy *entropy;
+    memcpy(&entropy, d->room + d->lib->size - ENTROPY_FROM_END, sizeof entropy);
+    return entropy;
+}
+
+/* An MCU by scan.c. What is unusual is the library's to judge: it gets the data from the beginning, reads what was
+ * read already to nowhere, as it does with rows that are skipped, and goes on as if nobody else had been there. */
+static int own_mcu(JpegInfo *info, int16_t (**blocks)[64]) {
+    Decoder *d = (Decoder *)info;
+    if (scan_mcu(&d->scan, blocks)) {
+        d->mcus++;
+        return 1;
+    }
+    for (int k = 0; blocks != NULL && k < d->scan.blocks; k++) memset(blocks[k], 0, sizeof *blocks[k]);
+    entropy_of(d)->decode_mcu = d->library_mcu;
+    info->src->next_input_byte = d->scan_data;
+    info->src->bytes_in_buffer = d->scan_size;
+    for (; d->mcus > 0; d->mcus--)
+        if (!d->library_mcu(info, NULL)) return 0;
+    return d->library_mcu(info, blocks);
+}
+
+/* Takes the library's place where it reads the data of a single scan of Huffman codes. */
+static void use_scan(Decoder *d, const uint8_t *bytes, size_t size, const Header *header) {
+    if (!own_scans || !d->lib->known || !d->simple || !header->sequential || header->scan == 0) return;
+    if (size - header->scan < 4) return;
+    const uint8_t *sos = bytes + header->scan + 4;
+    size_t length = (size_t)(bytes[header->scan + 2] << 8 | bytes[header->scan + 3]);
+    if (length < 2 || length > size - header->scan - 2) return;
+    d->scan_data = sos + length - 2;
+    d->scan_size = (size_t)(bytes + size - d->scan_data);
+    if (d->info.src->next_input_byte != d->scan_data) return;
+    if (!scan_begin(&d->scan, bytes + header->frame, header->frame_size, sos, length - 2,
+                    (LibraryTable **)d->info.dc_huff_tbl_ptrs, (LibraryTable **)d->info.ac_huff_tbl_ptrs,
+                    header->restarts, d->scan_data, bytes + size))
+        return;
+    d->library_mcu = entropy_of(d)->decode_mcu;
+    entropy_of(d)->decode_mcu = own_mcu;
+}
+
+static void set_up(Decoder *d, const uint8_t *bytes, size_t size, const Header *header, const Region *region) {
     JpegInfo *info = &d->info;
     if (d->lib->call.read_header(info, 1) != JPEG_HEADER_READ) fail_with(d, STATUS_NOT_NATIVE);
     if ((int)info->image_width != header->stored_width || (int)info->image_height != header->stored_height ||
@@ -229,6 +291,7 @@ static void set_up(Decoder *d, const Header *header, const Region *region) {
     d->row = buffer_need(&d->row_buffer, (size_t)info->output_width * (size_t)region->channels + 2 * WINDOW);
     if (d->row == NULL) fail_with(d, STATUS_NO_MEMORY);
     if (!d->simple) return;
+    use_scan(d, bytes, size, header);
     crop_columns(d, header, region);
     if (region->y0 > 0) d->next = (int)d->lib->call.skip(info, (unsigned)region->y0);
 }
@@ -269,6 +332,7 @@ int decoder_run(Decoder *d, const uint8_t *bytes, size_t size, const Header *hea
     d->simple = header->progressive || ending == ENDS_AFTER_SCAN;
     d->status = STATUS_OK;
     d->ran_out = 0;
+    d->mcus = 0;
     d->source.next_input_byte = bytes;
     d->source.bytes_in_buffer = size;
     if (setjmp(d->escape) == 0) {
@@ -276,7 +340,7 @@ int decoder_run(Decoder *d, const uint8_t *bytes, size_t size, const Header *hea
         d->lib->call.create(&d->info, d->lib->version, d->lib->size);
         d->info.src = &d->source;
         d->info.progress = &d->progress;
-        set_up(d, header, region);
+        set_up(d, bytes, size, header, region);
         while (d->next < region->y0) read_row(d, d->row);
         body(context, d);
         if (!d->simple) {

@@ -28,6 +28,9 @@ typedef struct {
     int progressive, max_h; /* horizontal sampling of the component that has most */
     size_t scan;            /* where the first scan starts; 0: no scan was found */
     size_t least;           /* bytes from there on without which no such image can be */
+    size_t frame, frame_size; /* the frame's segment, without marker and length */
+    int sequential;           /* Huffman codes, not progressive */
+    unsigned restarts;        /* MCUs between restart markers; 0: there are none */
 } Header;
 
 /* Reads markers up to the first scan; touches nothing outside of the bytes. */
@@ -49,11 +52,16 @@ const char *library_use(const char *path, void *const *calls);
 /* The interface that it has: 62, 70 or 80. */
 int library_version(void);
 
+/* Whether scans are read by scan.c where they can be, from now on; as a rule they are. */
+void decoder_scans(int own);
+
 typedef struct Decoder Decoder;
 
 /* NULL when no library is loaded, or there is no memory. */
 Decoder *decoder_new(void);
 void decoder_free(Decoder *decoder);
+/* MCUs of the last image whose codes were not read by libjpeg. */
+unsigned decoder_own_mcus(const Decoder *decoder);
 /* libjpeg's words for the last failure. */
 const char *decoder_message(const Decoder *decoder);
 

@@ -43,6 +43,7 @@ __all__ = [
     "PROBE",
     "RowSpec",
     "Workspace",
+    "blend_rows",
     "decode_any",
     "decode_many",
     "decode_stored",
@@ -105,7 +106,7 @@ def _load() -> tuple[str, str]:
         return "", _SWITCHED_OFF
     if _kernels is None:
         return "", _MISSING
-    if JOB.itemsize != _kernels.JOB_BYTES:
+    if JOB.itemsize != _kernels.JOB_BYTES or not hasattr(_kernels, "blend_rows"):
         return "", "the C kernels are built for another version; build them again"
     asked = os.environ.get("HEADRACE_LIBJPEG")
     reasons = []
@@ -251,6 +252,18 @@ def rows_many(
     status = np.zeros(len(sources), np.int32)
     _kernels.rows_many(ws.native, sources, jobs, out, status, spec.packed)
     return status
+
+
+def blend_rows(rows: NDArray[Any], before: NDArray[Any], weight: float, dtype: str) -> None:
+    """Make each row ``weight`` of itself and the rest of the row before it, as that was; in place.
+
+    ``before`` is what the first row has before it. Both are C-contiguous, of a dtype of ``BLENDED``.
+    """
+    if not NATIVE:
+        from headrace.recipes.image import fallback
+
+        return fallback.blend_rows(rows, before, weight, dtype)
+    return _kernels.blend_rows(rows, before, rowspec.BLENDED.index(dtype), weight)
 
 
 _TEXTS = {

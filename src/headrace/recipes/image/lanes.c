@@ -23,16 +23,17 @@ static void down_plain(const int16_t *upper, const int16_t *lower, int16_t weigh
     down_tail(upper, lower, weight, out, 0, n);
 }
 
+static void split3_plain(const uint8_t *restrict row, uint8_t *restrict a, uint8_t *restrict b, uint8_t *restrict c,
+                         int n) {
+    for (int i = 0; i < n; i++) {
+        a[i] = row[3 * i];
+        b[i] = row[3 * i + 1];
+        c[i] = row[3 * i + 2];
+    }
+}
+
 /* These loops are left to the compiler's vectoriser, and compiled once per instruction set. */
 #define LOOPS(SUFFIX, TARGET)                                                                                \
-    TARGET static void split3_##SUFFIX(const uint8_t *restrict row, uint8_t *restrict a,                     \
-                                       uint8_t *restrict b, uint8_t *restrict c, int n) {                    \
-        for (int i = 0; i < n; i++) {                                                                        \
-            a[i] = row[3 * i];                                                                               \
-            b[i] = row[3 * i + 1];                                                                           \
-            c[i] = row[3 * i + 2];                                                                           \
-        }                                                                                                    \
-    }                                                                                                        \
     TARGET static void to_float32_##SUFFIX(const uint8_t *restrict row, const float *restrict scale,         \
                                            const float *restrict bias, float *restrict out, int n) {         \
         for (int i = 0; i < n; i++) out[i] = (float)row[i] * scale[i] + bias[i];                             \
@@ -50,7 +51,7 @@ static void down_plain(const int16_t *upper, const int16_t *lower, int16_t weigh
 LOOPS(plain, )
 
 const Lanes lanes_plain = {"plain",          across_plain,      down_plain, split3_plain,
-                           to_float32_plain, to_bfloat16_plain, NULL};
+                           to_float32_plain, to_bfloat16_plain, NULL,       NULL};
 
 /* ---- NEON ---- */
 
@@ -135,7 +136,7 @@ static void to_float16_neon(const uint8_t *row, const float *scale, const float 
 }
 
 static const Lanes lanes_neon = {"neon",           across_neon,       down_neon,      split3_neon,
-                                 to_float32_plain, to_bfloat16_plain, to_float16_neon};
+                                 to_float32_plain, to_bfloat16_plain, to_float16_neon, NULL};
 
 int lanes_all(const Lanes **found, int room) {
     int n = 0;
@@ -212,10 +213,48 @@ AVX static void down_avx(const int16_t *upper, const int16_t *lower, int16_t wei
 LOOPS(sse, SSE)
 LOOPS(avx, AVX)
 
+SSE static void split3_sse(const uint8_t *row, uint8_t *a, uint8_t *b, uint8_t *c, int n) {
+#define FROM(first, second, third)                                                                           \
+    _mm_or_si128(_mm_or_si128(_mm_shuffle_epi8(one, first), _mm_shuffle_epi8(two, second)),                  \
+                 _mm_shuffle_epi8(three, third))
+    const __m128i a0 = _mm_setr_epi8(0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m128i a1 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14, -1, -1, -1, -1, -1);
+    const __m128i a2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 1, 4, 7, 10, 13);
+    const __m128i b0 = _mm_setr_epi8(1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m128i b1 = _mm_setr_epi8(-1, -1, -1, -1, -1, 0, 3, 6, 9, 12, 15, -1, -1, -1, -1, -1);
+    const __m128i b2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 2, 5, 8, 11, 14);
+    const __m128i c0 = _mm_setr_epi8(2, 5, 8, 11, 14, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1, -1);
+    const __m128i c1 = _mm_setr_epi8(-1, -1, -1, -1, -1, 1, 4, 7, 10, 13, -1, -1, -1, -1, -1, -1);
+    const __m128i c2 = _mm_setr_epi8(-1, -1, -1, -1, -1, -1, -1, -1, -1, -1, 0, 3, 6, 9, 12, 15);
+    int i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const __m128i *p = (const __m128i *)(row + 3 * i);
+        __m128i one = _mm_loadu_si128(p), two = _mm_loadu_si128(p + 1), three = _mm_loadu_si128(p + 2);
+        _mm_storeu_si128((__m128i *)(a + i), FROM(a0, a1, a2));
+        _mm_storeu_si128((__m128i *)(b + i), FROM(b0, b1, b2));
+        _mm_storeu_si128((__m128i *)(c + i), FROM(c0, c1, c2));
+    }
+#undef FROM
+    split3_plain(row + 3 * i, a + i, b + i, c + i, n - i);
+}
+
+/* Past the caches: memory that nobody reads for a while need not be fetched before it is written. */
+AVX static void stream_float32_avx(const uint8_t *restrict row, const float *restrict scale,
+                                   const float *restrict bias, float *restrict out, int n) {
+    int i = 0;
+    for (; i < n && ((uintptr_t)(out + i) & 31) != 0; i++) out[i] = (float)row[i] * scale[i] + bias[i];
+    for (; i + 8 <= n; i += 8) {
+        __m256 value = _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(row + i))));
+        value = _mm256_mul_ps(value, _mm256_loadu_ps(scale + i));
+        _mm256_stream_ps(out + i, _mm256_add_ps(value, _mm256_loadu_ps(bias + i)));
+    }
+    for (; i < n; i++) out[i] = (float)row[i] * scale[i] + bias[i];
+}
+
 static const Lanes lanes_sse = {"sse4.1",       across_sse,      down_sse, split3_sse,
-                                to_float32_sse, to_bfloat16_sse, NULL};
-static const Lanes lanes_avx = {"avx2",         across_sse,      down_avx, split3_avx,
-                                to_float32_avx, to_bfloat16_avx, NULL};
+                                to_float32_sse, to_bfloat16_sse, NULL,     NULL};
+static const Lanes lanes_avx = {"avx2",         across_sse,      down_avx, split3_sse,
+                                to_float32_avx, to_bfloat16_avx, NULL,     stream_float32_avx};
 
 int lanes_all(const Lanes **found, int room) {
     int n = 0;

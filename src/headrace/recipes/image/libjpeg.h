@@ -14,7 +14,7 @@ enum { JPEG_GREY = 1, JPEG_RGB = 2 }; /* colour spaces */
 enum { JPEG_ISLOW = 0 };              /* the exact integer DCT */
 enum { JPEG_END = 0xd9, JPEG_HEADER_READ = 1 };
 enum { JPEG_MESSAGE = 200, JPEG_TABLES = 4 };
-enum { MOST_INFO = 1024 }; /* room for the struct of any interface; they have 656 bytes and little more */
+enum { MOST_INFO = 1024 }; /* room for the struct of any interface; they have 632 to 656 bytes */
 
 typedef struct JpegInfo JpegInfo;
 
@@ -84,6 +84,14 @@ struct JpegInfo {
     void *quant_tbl_ptrs[JPEG_TABLES], *dc_huff_tbl_ptrs[JPEG_TABLES], *ac_huff_tbl_ptrs[JPEG_TABLES];
     int data_precision;
 };
+
+/* The start of the part that reads entropy-coded data. Its pointer is the fifth from the end of the decompressor in
+ * all interfaces, where the struct has the size that is known for that one. */
+typedef struct {
+    void (*start_pass)(JpegInfo *);
+    int (*decode_mcu)(JpegInfo *, int16_t (**blocks)[64]);
+} JpegEntropy;
+enum { ENTROPY_FROM_END = 5 * sizeof(void *), SIZE_62 = 632, SIZE_70 = 640, SIZE_80 = 656 };
 
 /* The calls, in the order of LIBJPEG_CALLS. */
 typedef struct {

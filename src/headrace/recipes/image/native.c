@@ -3,6 +3,7 @@
 #include <Python.h>
 #include <string.h>
 
+#include "blend.h"
 #include "jobs.h"
 
 _Static_assert(sizeof(Job) == 72, "the numpy dtype JOB has this size");
@@ -277,6 +278,13 @@ static PyObject *explain(PyObject *module, PyObject *args) {
         ws->scratch.decoder ? (Py_ssize_t)strlen(decoder_message(ws->scratch.decoder)) : 0, "replace");
 }
 
+static PyObject *own_mcus(PyObject *module, PyObject *args) {
+    (void)module;
+    Workspace *ws;
+    if (!PyArg_ParseTuple(args, "O!:own_mcus", workspace_type, &ws)) return NULL;
+    return PyLong_FromUnsignedLong(ws->scratch.decoder ? decoder_own_mcus(ws->scratch.decoder) : 0);
+}
+
 static PyObject *load(PyObject *module, PyObject *args) {
     (void)module;
     enum { MOST = 32 };
@@ -332,6 +340,14 @@ static PyObject *use_kernels(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *use_scans(PyObject *module, PyObject *args) {
+    (void)module;
+    int own;
+    if (!PyArg_ParseTuple(args, "p:use_scans", &own)) return NULL;
+    decoder_scans(own);
+    Py_RETURN_NONE;
+}
+
 static PyObject *check_kernels(PyObject *module, PyObject *args) {
     (void)module, (void)args;
     const Lanes *found[8];
@@ -351,11 +367,17 @@ static PyMethodDef methods[] = {
      "decode_many(workspace, blobs, outs, origins, status, max_pixels, as_stored): decode whole images or parts"},
     {"rows_many", rows_many, METH_VARARGS,
      "rows_many(workspace, sources, jobs, out, status, spec): resample a box of each source into a row"},
+    {"blend_rows", blend_rows, METH_VARARGS,
+     "blend_rows(rows, before, dtype, weight): blend each row with the one before it, in place"},
     {"explain", explain, METH_VARARGS, "explain(workspace): libjpeg's words for the last failure"},
+    {"own_mcus", own_mcus, METH_VARARGS,
+     "own_mcus(workspace): pieces of the last JPEG whose codes were not read by libjpeg"},
     {"load", load, METH_VARARGS,
      "load(path, addresses): use the libjpeg whose CALLS are there; returns its interface"},
     {"kernel_sets", kernel_sets, METH_NOARGS, "kernel_sets(): names of the kernels this machine can run"},
     {"use_kernels", use_kernels, METH_VARARGS, "use_kernels(name): run these kernels from now on"},
+    {"use_scans", use_scans, METH_VARARGS,
+     "use_scans(own): read Huffman codes faster than libjpeg does, or leave them to it"},
     {"check_kernels", check_kernels, METH_NOARGS,
      "check_kernels(): raise if any kernel differs from plain C"},
     {NULL, NULL, 0, NULL},

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from headrace.core.errors import OptionError
-from headrace.recipes.image.crops import random_crop
+from headrace.recipes.image.annotations import boxes, mask
+from headrace.recipes.image.crops import pad, random_crop
 from headrace.recipes.image.geometry import (
     center_crop,
     horizontal_flip,
@@ -14,10 +15,22 @@ from headrace.recipes.image.geometry import (
     resize,
     vertical_flip,
 )
-from headrace.recipes.image.pixels import color_jitter, gaussian_blur, grayscale, rotation
+from headrace.recipes.image.mixing import cutmix, mixup, one_of
+from headrace.recipes.image.nested import random_apply, random_choice
+from headrace.recipes.image.pillow import (
+    autocontrast,
+    equalize,
+    invert,
+    posterize,
+    rotation,
+    sharpness,
+    solarize,
+)
+from headrace.recipes.image.pixels import color_jitter, gaussian_blur, grayscale
 from headrace.recipes.image.policies import auto_augment, rand_augment, trivial_augment
 from headrace.recipes.image.rows import layout, normalise, random_erasing, to_float
 from headrace.recipes.image.rowspec import MAX_PIXELS
+from headrace.recipes.image.warps import affine, perspective
 from headrace.recipes.op import Op, Size
 
 _CHANNELS = {"RGB": 3, "L": 1}
@@ -63,22 +76,38 @@ def decode(mode: str = "RGB", *, max_pixels: int = MAX_PIXELS, upright: bool = T
 normalize = normalise
 
 __all__ = [
+    "affine",
     "auto_augment",
+    "autocontrast",
+    "boxes",
     "center_crop",
     "color_jitter",
+    "cutmix",
     "decode",
+    "equalize",
     "gaussian_blur",
     "grayscale",
     "horizontal_flip",
+    "invert",
     "layout",
+    "mask",
+    "mixup",
     "normalise",
     "normalize",
+    "one_of",
+    "pad",
+    "perspective",
+    "posterize",
     "rand_augment",
+    "random_apply",
+    "random_choice",
     "random_crop",
     "random_erasing",
     "random_resized_crop",
     "resize",
     "rotation",
+    "sharpness",
+    "solarize",
     "to_float",
     "trivial_augment",
     "vertical_flip",

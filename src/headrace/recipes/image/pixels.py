@@ -1,8 +1,9 @@
-"""Steps that change pixel values or move them off the axes: each runs on one small uint8 image at a time."""
+"""Steps that change pixel values: each runs on one small uint8 image at a time."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,8 +16,6 @@ from headrace.recipes.op import Numbers, Op, Size, check_probability, check_rang
 
 Image = NDArray[np.uint8]
 _LEVELS = np.arange(256, dtype=np.float32)
-_GREY = np.array([0.299, 0.587, 0.114], np.float32)
-"""The weights of red, green and blue in grey (ITU-R 601), as in PIL, OpenCV and torchvision."""
 
 
 class Pixels(Op, ABC):
@@ -46,29 +45,31 @@ def with_channels(image: Any, channels: int) -> Image:
     return out
 
 
-def _mapped(image: Image, slope: float, offset: float) -> Image:
-    """``slope * value + offset`` of every value, rounded and clipped."""
-    table = np.clip(np.rint(_LEVELS * np.float32(slope) + np.float32(offset)), 0, 255).astype(np.uint8)
+def _blended(image: Image, level: float, factor: float) -> Image:
+    """Every value as far from ``level`` as ``factor`` says, clipped, its fraction cut off as Pillow does."""
+    base = np.float32(level)
+    table = np.clip(base + np.float32(factor) * (_LEVELS - base), 0, 255).astype(np.uint8)
     return with_channels(cv2.LUT(image, table), image.shape[2])
 
 
 def adjust_brightness(image: Image, factor: float) -> Image:
     """Blend with black: 0 gives black, 1 the image, 2 twice the brightness."""
-    return _mapped(image, factor, 0.0)
+    return _blended(image, 0.0, factor)
 
 
 def adjust_contrast(image: Image, factor: float) -> Image:
     """Blend with the mean of the image's grey values: 0 gives plain grey, 1 the image."""
     mean = cv2.mean(_grey(image))[0]
-    return _mapped(image, factor, (1 - factor) * float(int(mean + 0.5)))
+    return _blended(image, float(int(mean + 0.5)), factor)
 
 
 def adjust_saturation(image: Image, factor: float) -> Image:
     """Blend with the grey image: 0 gives grey, 1 the image."""
     if image.shape[2] == 1:
         return image
-    matrix = np.eye(3, dtype=np.float32) * np.float32(factor) + _GREY[None, :] * np.float32(1 - factor)
-    out: Image = cv2.transform(image, matrix)
+    grey = cv2.cvtColor(_grey(image), cv2.COLOR_GRAY2RGB)
+    # OpenCV rounds and Pillow cuts off: half a level less, and a little more for what is whole already.
+    out: Image = cv2.addWeighted(image, factor, grey, 1 - factor, -0.5 + 1 / 512)
     return out
 
 
@@ -95,6 +96,7 @@ class ColorJitter(Pixels):
     hue: tuple[float, float] | None
     shows: ClassVar[str] = "color_jitter"
     draws: ClassVar[int] = 8
+    adjust: ClassVar[tuple[Callable[[Image, float], Image], ...]] = _ADJUST
 
     @property
     def random(self) -> bool:
@@ -118,7 +120,7 @@ class ColorJitter(Pixels):
     def apply(self, image: Image, parameters: Any) -> Image:
         """The adjustments, one after the other."""
         for which, factor in parameters:
-            image = _ADJUST[which](image, factor)
+            image = self.adjust[which](image, factor)
         return image
 
 
@@ -228,78 +230,3 @@ def gaussian_blur(
     bounds = (float(sigma), float(sigma)) if isinstance(sigma, int | float) else sigma
     bounds = check_range("gaussian_blur", "sigma", bounds, low=1e-6)
     return GaussianBlur((pair[0], pair[1]), bounds, float(p))
-
-
-@dataclass(frozen=True)
-class Rotation(Pixels):
-    """See ``rotation``."""
-
-    degrees: tuple[float, float]
-    fill: tuple[int, ...]
-    expand: bool
-    interpolation: str
-    shows: ClassVar[str] = "rotation"
-    draws: ClassVar[int] = 1
-
-    @property
-    def random(self) -> bool:
-        """Unless there is one angle only."""
-        return self.degrees[0] < self.degrees[1]
-
-    def shape(self, size: Size) -> Size:
-        """Unchanged, unless the image is expanded by an angle that is not known yet."""
-        return Size(None, None, size.channels) if self.expand else size
-
-    def parameters(self, numbers: Numbers) -> list[Any]:
-        """The angle of each row."""
-        low, high = self.degrees
-        angles: list[Any] = (low + (high - low) * numbers[:, 0]).tolist()
-        return angles
-
-    def apply(self, image: Image, parameters: Any) -> Image:
-        """Turn around the image's middle, counter-clockwise."""
-        height, width, channels = image.shape
-        matrix = cv2.getRotationMatrix2D(((width - 1) / 2, (height - 1) / 2), parameters, 1.0)
-        size = (width, height)
-        if self.expand:
-            cos, sin = abs(matrix[0, 0]), abs(matrix[0, 1])
-            # The small amount keeps right angles from growing by a pixel through rounding errors.
-            size = (
-                int(np.ceil(width * cos + height * sin - 1e-6)),
-                int(np.ceil(height * cos + width * sin - 1e-6)),
-            )
-            matrix[0, 2] += (size[0] - width) / 2
-            matrix[1, 2] += (size[1] - height) / 2
-        flags = cv2.INTER_NEAREST if self.interpolation == "nearest" else cv2.INTER_LINEAR
-        fill = self.fill if len(self.fill) == channels else self.fill[:1] * channels
-        out = cv2.warpAffine(
-            image, matrix, size, flags=flags, borderMode=cv2.BORDER_CONSTANT, borderValue=fill
-        )
-        return with_channels(out, channels)
-
-
-def rotation(
-    degrees: float | tuple[float, float],
-    *,
-    fill: int | tuple[int, ...] = 0,
-    expand: bool = False,
-    interpolation: str = "nearest",
-) -> Rotation:
-    """Turn by a random angle: from ``-degrees`` to ``degrees``, or from the first to the second of a pair.
-
-    ``expand`` makes the image large enough to hold all of the turned one; put a resize or crop after it.
-    """
-    if interpolation not in ("nearest", "bilinear"):
-        raise OptionError(f"rotation(interpolation={interpolation!r}): expected nearest or bilinear")
-    if isinstance(degrees, int | float):
-        degrees = (-abs(float(degrees)), abs(float(degrees)))
-    bounds = check_range("rotation", "degrees", degrees, low=-float("inf"))
-    return Rotation(bounds, as_fill("rotation", fill), expand, interpolation)
-
-
-def as_fill(op: str, fill: int | tuple[int, ...]) -> tuple[int, ...]:
-    """``fill`` as a value for all channels, or one for each."""
-    values = (fill,) if isinstance(fill, int) else tuple(fill)
-    if len(values) not in (1, 3) or any(not isinstance(v, int) or not 0 <= v <= 255 for v in values):
-        raise OptionError(f"{op}(fill={fill!r}): expected a value from 0 to 255, or three of them")
-    return values

@@ -12,8 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headrace.core.errors import OptionError
-from headrace.recipes.image.pixels import Image, Pixels, as_fill
-from headrace.recipes.op import Numbers
+from headrace.recipes.image.pillow import ROTATIONS, arrayed, fill_of, pictured, way_of
+from headrace.recipes.image.pixels import Image, Pixels
+from headrace.recipes.op import Numbers, as_fill
 
 Choice = tuple[str, int | None, bool]
 """An operation, the number of its magnitude (None: it has none), and whether that is negative."""
@@ -124,17 +125,13 @@ class Chosen(Pixels):
 
     def apply(self, image: Image, parameters: Any) -> Image:
         """The chosen operations, one after the other."""
-        from PIL import Image as Pillow
-
         height, width, channels = image.shape
-        way = Pillow.Resampling[self.interpolation.upper()]
-        fill: Any = self.fill if len(self.fill) == channels else self.fill[:1] * channels
-        picture = Pillow.fromarray(image if channels == 3 else image[..., 0])
+        way, fill = way_of(self.interpolation), fill_of(self.fill, channels)
+        picture = pictured(image)
         for name, at, negative in parameters:
             amount = 0.0 if at is None else magnitude(name, at, self.bins, (height, width), wide=self.wide)
-            fills = fill if channels == 3 else fill[0]
-            picture = apply_operation(picture, name, -amount if negative else amount, way, fills)
-        return np.asarray(picture).reshape(height, width, channels)
+            picture = apply_operation(picture, name, -amount if negative else amount, way, fill)
+        return arrayed(picture, channels)
 
 
 def _choice(name: str, at: int, sign: float) -> Choice:
@@ -274,5 +271,5 @@ def auto_augment(
 
 
 def _check_way(op: str, interpolation: str) -> None:
-    if interpolation not in ("nearest", "bilinear", "bicubic"):
+    if interpolation not in ROTATIONS:
         raise OptionError(f"{op}(interpolation={interpolation!r}): expected nearest, bilinear or bicubic")

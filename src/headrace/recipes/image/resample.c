@@ -214,7 +214,9 @@ static void convert(const Resampler *r, const Lanes *lanes, const uint8_t *row, 
     }
     switch (r->spec.dtype) {
     case DT_UINT8: memcpy(out + at, row, (size_t)n); break;
-    case DT_FLOAT32: lanes->to_float32(row, scale, bias, (float *)out + at, n); break;
+    case DT_FLOAT32:
+        (r->streams ? lanes->stream_float32 : lanes->to_float32)(row, scale, bias, (float *)out + at, n);
+        break;
     case DT_BFLOAT16: lanes->to_bfloat16(row, scale, bias, (uint16_t *)out + at, n); break;
     default:
         if (lanes->to_float16) lanes->to_float16(row, scale, bias, (uint16_t *)out + at, n);
@@ -248,6 +250,8 @@ static const int16_t *lanes_of(Resampler *r, const Lanes *lanes, RowReader reade
     return r->slot[free_slot];
 }
 
+enum { STREAMED = 256 << 10 }; /* a batch of rows of so many bytes is not in a cache when it is used */
+
 static const Lanes *chosen;
 
 int lanes_use(const char *name) {
@@ -269,8 +273,10 @@ int resample(Resampler *r, RowReader reader, void *context, int x_offset, size_t
     if (chosen == NULL) chosen = lanes_best(); /* every thread finds the same, so a race is harmless */
     const Lanes *lanes = chosen;
     int h = r->spec.out_h, n = r->cols.lanes;
+    r->streams = lanes->stream_float32 != NULL && spec_row_bytes(&r->spec) >= STREAMED;
     if (r->spec.method >= FILTER_LINEAR) {
         filter_rows(r, reader, context, x_offset, row_bytes, source_channels, descending, finish_best, out);
+        lanes_settle();
         return 0;
     }
     int direct = r->spec.dtype == DT_UINT8 && (!r->spec.planar || r->spec.channels == 1);
@@ -297,5 +303,6 @@ int resample(Resampler *r, RowReader reader, void *context, int x_offset, size_t
         lanes->down(upper, lower, r->y.weight[y], line, n);
         if (!direct) finish(r, lanes, line, y, out);
     }
+    lanes_settle();
     return 0;
 }

@@ -45,7 +45,16 @@ typedef struct {
     void (*to_bfloat16)(const uint8_t *row, const float *scale, const float *bias, uint16_t *out, int n);
     /* NULL: a table of the 256 values is faster than what the machine has */
     void (*to_float16)(const uint8_t *row, const float *scale, const float *bias, uint16_t *out, int n);
+    /* as to_float32, for rows that are larger than what caches are for; NULL: there is no such way. What it wrote is
+     * there for other threads after lanes_settle. */
+    void (*stream_float32)(const uint8_t *row, const float *scale, const float *bias, float *out, int n);
 } Lanes;
+
+static inline void lanes_settle(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_sfence();
+#endif
+}
 
 extern const Lanes lanes_plain;
 /* The best kernels for this machine (lanes_plain where there is nothing better). */
@@ -94,7 +103,7 @@ typedef struct {
     float *scale_row, *bias_row;
     uint16_t *half; /* float16 of each channel's 256 values */
     Spec spec;
-    int ready;
+    int ready, streams;
 } Resampler;
 
 /* Sets up for a spec; 0, or -1 when there is no memory. */

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.core.layout import BFLOAT16
 from headrace.recipes.image import kernels
-from headrace.recipes.image.geometry import Geometry, RandomCrop, RandomResizedCrop, Resize
+from headrace.recipes.image.geometry import Geometry, Resampling
 from headrace.recipes.image.rows import Normalise
 from headrace.recipes.image.rowspec import MAX_PIXELS
 from headrace.recipes.image.view import View
@@ -102,16 +102,15 @@ class Resample:
         self.size = size
         self.finish = finish
         self._fresh = fresh
-        ways = [(s.interpolation, s.antialias) for _, s in steps if isinstance(s, Resize | RandomResizedCrop)]
-        interpolation, antialias = ways[0] if ways else ("bilinear", False)
+        how = next((step for _, step in steps if isinstance(step, Resampling)), None)
         self._options = {
-            "interpolation": interpolation,
-            "antialias": antialias,
-            "dct_scaling": dct_scaling,
+            "interpolation": "bilinear" if how is None else how.interpolation,
+            "antialias": how is not None and how.antialias,
+            "dct_scaling": dct_scaling and (how is None or how.shrink_on_load),
             "as_stored": as_stored,
             "max_pixels": max_pixels,
         }
-        fills = [step.fill for _, step in steps if isinstance(step, RandomCrop) and step.pads]
+        fills = [step.fill for _, step in steps if step.pads]
         self._fill = fills[0] if fills else (0,)
         self._workspace = kernels.Workspace()
         self._scratch = Scratch()
@@ -126,6 +125,9 @@ class Resample:
         for position, step in self.steps:
             step.fold(view, order.draw(position))
         view.write(jobs)
+        if order.track is not None:
+            rows = [order.row(at) for at in range(order.size)]
+            order.track.note(view, rows, jobs["height"], jobs["width"])
         for row, reason in view.faults.items():
             order.fault(row, reason)
             _blacken(batch, jobs, row, channels)

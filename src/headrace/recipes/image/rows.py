@@ -17,6 +17,7 @@ from headrace.recipes.op import Numbers, Op, check_probability, check_range
 DTYPES = ("float32", "float16", BFLOAT16)
 Floats = tuple[float, ...]
 Box = tuple[int, int, int, int]
+MOST_BOXES = 16
 
 
 def to_storage(values: NDArray[Any], dtype: str) -> NDArray[Any]:
@@ -116,24 +117,46 @@ def layout(order: str = "NCHW", *, contiguous: bool = False) -> Layout:
 
 @dataclass(frozen=True)
 class RandomErasing(Op):
-    """See ``random_erasing``. An empty ``value`` stands for noise."""
+    """See ``random_erasing``. An empty ``value`` stands for noise, ``flat`` for one colour of it in each box."""
 
     p: float
     scale: tuple[float, float]
     ratio: tuple[float, float]
     value: Floats
+    flat: bool = False
+    count: tuple[int, int] = (1, 1)
     shows: ClassVar[str] = "random_erasing"
-    draws: ClassVar[int] = 23
+
+    @property
+    def draws(self) -> int:
+        """22 for each box; whether it happens, and where their number is random, that."""
+        least, most = self.count
+        return 22 * most + (1 if least == most else 2)
 
     @property
     def random(self) -> bool:
         """Unless it never happens."""
         return self.p > 0
 
-    def boxes(self, height: NDArray[Any], width: NDArray[Any], numbers: Numbers) -> list[Box | None]:
-        """For each row what to erase: the first of ten tries, as (top, left, height, width), or None."""
+    def boxes(self, height: NDArray[Any], width: NDArray[Any], numbers: Numbers) -> list[list[Box]]:
+        """For each row what to erase, as (top, left, height, width)."""
+        least, most = self.count
+        hits = numbers[:, 22 * most] < self.p
+        count = np.full(len(numbers), most)
+        if least < most:
+            count = least + np.floor(numbers[:, 22 * most + 1] * (most - least + 1)).astype(int)
+        found: list[list[Box]] = [[] for _ in numbers]
+        for at in range(most):
+            one = self._boxes(height, width, count, numbers[:, 22 * at : 22 * at + 22])
+            for row in np.flatnonzero(hits & (at < count)).tolist():
+                if one[row] is not None:
+                    found[row].append(one[row])
+        return found
+
+    def _boxes(self, height: Any, width: Any, count: Any, numbers: Numbers) -> list[Any]:
+        """One box for each row: the first of ten tries that fits, or None."""
         least, most = self.scale
-        area = (height * width)[:, None] * (least + (most - least) * numbers[:, :10])
+        area = (height * width / count)[:, None] * (least + (most - least) * numbers[:, :10])
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
         ratio = np.exp(low + (high - low) * numbers[:, 10:20])
         h, w = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
@@ -141,11 +164,10 @@ class RandomErasing(Op):
         at = fits.argmax(axis=1)
         rows = np.arange(len(at))
         h, w = h[rows, at], w[rows, at]
-        hits = fits[rows, at] & (numbers[:, 22] < self.p)
         top = np.floor(numbers[:, 20] * (height - h + 1))
         left = np.floor(numbers[:, 21] * (width - w + 1))
         boxes = np.stack([top, left, h, w], axis=1).astype(np.int64).tolist()
-        return [tuple(box) if hit else None for box, hit in zip(boxes, hits.tolist(), strict=True)]
+        return [tuple(box) if fit else None for box, fit in zip(boxes, fits[rows, at].tolist(), strict=True)]
 
     def erase(
         self, row: NDArray[Any], box: Box, planar: bool, dtype: str, noise: Callable[[int], Numbers]
@@ -157,7 +179,8 @@ class RandomErasing(Op):
         if self.value:
             values = np.asarray(self.value, np.float64)
         else:
-            values = _noise(noise(2 * part.size), dtype).reshape(part.shape)
+            shape = part.shape[2:] if self.flat else part.shape
+            values = _noise(noise(2 * math.prod(shape)), dtype).reshape(shape)
         part[...] = to_storage(np.clip(values, 0, 255) if dtype == "uint8" else values, dtype)
 
 
@@ -175,19 +198,33 @@ def random_erasing(
     scale: tuple[float, float] = (0.02, 0.33),
     ratio: tuple[float, float] = (0.3, 3.3),
     value: float | Sequence[float] | str = 0,
+    count: int | tuple[int, int] = 1,
 ) -> RandomErasing:
     """Overwrite a random box of random area (a share of the whole) and ratio, with probability ``p``.
 
-    ``value``: a number, one per channel, or ``"random"`` for noise. After ``normalise`` it is in normalised
-    units; before, in pixel values.
+    ``value``: a number, one per channel, ``"random"`` for noise, or ``"color"`` for a random colour. After
+    ``normalise`` it is in normalised units; before, in pixel values. ``count``: so many boxes, or from so many to so
+    many of them, the area divided among them.
     """
-    check_probability("random_erasing", p)
-    if isinstance(value, str) and value != "random":
-        raise OptionError(f"random_erasing(value={value!r}): expected a number, one per channel, or 'random'")
+    op, kinds = "random_erasing", "a number, one per channel, 'random' or 'color'"
+    check_probability(op, p)
+    if isinstance(value, str) and value not in ("random", "color"):
+        raise OptionError(f"{op}(value={value!r}): expected {kinds}")
     values: Floats = ()
     if not isinstance(value, str):
         values = (float(value),) if isinstance(value, int | float) else tuple(map(float, value))
         if not values:
-            raise OptionError("random_erasing(value=()): expected a number, one per channel, or 'random'")
-    scale = check_range("random_erasing", "scale", scale)
-    return RandomErasing(float(p), scale, check_range("random_erasing", "ratio", ratio, low=1e-3), values)
+            raise OptionError(f"{op}(value=()): expected {kinds}")
+    bounds = (count, count) if isinstance(count, int) else tuple(count)
+    if len(bounds) != 2 or not 1 <= bounds[0] <= bounds[1] <= MOST_BOXES:
+        raise OptionError(
+            f"{op}(count={count!r}): expected from 1 to {MOST_BOXES} boxes, or a pair of such numbers"
+        )
+    return RandomErasing(
+        float(p),
+        check_range(op, "scale", scale),
+        check_range(op, "ratio", ratio, low=1e-3),
+        values,
+        value == "color",
+        (bounds[0], bounds[1]),
+    )

@@ -52,6 +52,8 @@ STATUS_LIBJPEG = 100
 
 LAYOUTS = ("HWC", "CHW")
 DTYPES = ("uint8", "float32", "float16", "bfloat16")
+BLENDED = (*DTYPES, "float64")
+"""What rows can be blended, in the order of the C kernels."""
 INTERPOLATIONS = ("bilinear", "nearest", "area", "cubic", "lanczos")
 METHODS = ("bilinear", "nearest", "smooth bilinear", "smooth cubic", "smooth lanczos")
 """Those of the C kernels, in their order."""

@@ -48,17 +48,20 @@ class Erase:
             sizes[row] = self._finish.size(values[row].shape)[:2]
         boxes = self._step.boxes(sizes[:, 0], sizes[:, 1], order.draw(self._position))
         for row in live:
-            box = boxes[row]
-            if box is None:
+            if not boxes[row]:
                 continue
             if not self._owned:
                 values[row] = values[row].copy()
+            used = 0
 
             def noise(count: int, row: int = row) -> NDArray[np.float64]:
-                return order.noise(self._position, row, count)
+                nonlocal used
+                used += count
+                return order.noise(self._position, row, used)[-count:]
 
             try:
-                self._step.erase(values[row], box, self._finish.planar, self._finish.dtype, noise)
+                for box in boxes[row]:
+                    self._step.erase(values[row], box, self._finish.planar, self._finish.dtype, noise)
             except ValueError as error:
                 order.fault(row, error)
         return Batch(values, block=batch.block if self._owned else None)

@@ -1,24 +1,20 @@
-"""Torchvision's transforms as headrace's steps: known by type and parameters, torchvision itself is not imported.
-
-A pipeline is translated from its beginning for as long as every transform is known and means the same on headrace's
-images; from the first that is not, the rest stays the user's code and gets what it would have got: a Pillow image or
-a tensor. Random parameters have the same distributions, pixels are those of Pillow but for rounding.
-
-Images here are uint8 pixels until a transform makes floats of them. Moving pixels about and making floats of them
-may change places, so crops and flips that follow ``ToTensor`` are put before it.
-"""
+"""Torchvision's transforms, v1 and v2."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
-from headrace.core.errors import OptionError
-from headrace.recipes.calls import Call, deterministic
 from headrace.recipes.image import ops as image
 from headrace.recipes.op import Op
-from headrace.recipes.values import to_pil, to_tensor
+from headrace.recipes.translate.pipeline import (
+    Add,
+    Pipeline,
+    Unknown,
+    apply_together,
+    inside,
+    package_of,
+)
 
 DETERMINISTIC = frozenset(
     {
@@ -43,98 +39,33 @@ DETERMINISTIC = frozenset(
 )
 """Torchvision's transforms whose result depends on their input alone."""
 
-_FILTERS = {"bilinear": "bilinear", "bicubic": "cubic", "lanczos": "lanczos"}
+FILTERS = {"bilinear": "bilinear", "bicubic": "cubic", "lanczos": "lanczos"}
+"""Pillow's names of filters, and headrace's; those of headrace are antialiased then."""
+_PILLOW = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic", 4: "box", 5: "hamming"}
 _DTYPES = {"torch.float32": "float32", "torch.float16": "float16", "torch.bfloat16": "bfloat16"}
 
 
-class Unknown(Exception):
-    """Why a transform stays the user's code."""
+def flat(transform: Any) -> list[Any]:
+    """The transforms of a ``Compose`` one by one."""
+    if package_of(transform) == "torchvision" and type(transform).__name__ == "Compose":
+        return [step for one in transform.transforms for step in flat(one)]
+    return [transform]
 
 
-@dataclass(frozen=True)
-class Note:
-    """What became of one transform."""
-
-    step: str
-    why: str = ""
-    """Why it is still the user's code; empty: it is one of headrace's steps."""
-
-    def __str__(self) -> str:
-        return f"{self.step}: {self.why}" if self.why else self.step
+def add(pipeline: Pipeline, transform: Any) -> None:
+    """Take a transform into the pipeline."""
+    if package_of(transform) != "torchvision":
+        raise Unknown("it is not torchvision's own, nor timm's")
+    known = _KNOWN.get(type(transform).__name__)
+    if known is None:
+        raise Unknown("headrace has no such step")
+    known(pipeline, transform)
 
 
-@dataclass
-class Pipeline:
-    """What is translated so far, and what the next transform would be given."""
-
-    steps: list[Op] = field(default_factory=list)
-    """On pixels."""
-    tensor: bool = False
-    """Whether it is a tensor, or a Pillow image."""
-    floats: str = ""
-    """The dtype of floats, once they are."""
-    mean: Sequence[float] | None = None
-    std: Sequence[float] | None = None
-    erasing: list[Op] = field(default_factory=list)
-
-    @property
-    def written(self) -> list[Op]:
-        """The steps, and how rows are written."""
-        out = list(self.steps)
-        if self.mean is not None and self.std is not None:
-            out.append(image.normalise(tuple(self.mean), tuple(self.std), dtype=self.floats))
-        elif self.floats:
-            out.append(image.to_float(self.floats))
-        if self.tensor:
-            out.append(image.layout("NCHW", contiguous=True))
-        return out + self.erasing
-
-    def pixels(self) -> None:
-        """The next step changes values, or looks at more than one: it is for uint8."""
-        if self.floats:
-            raise Unknown("it follows a conversion to floats")
-
-    def places(self) -> None:
-        """The next step moves pixels about."""
-        if self.mean is not None or self.erasing:
-            raise Unknown("it follows a normalisation")
-
-
-def translate(transforms: Sequence[Any]) -> tuple[list[Any], list[Note]]:
-    """Steps for a recipe that does what the transforms do with a Pillow image of RGB, and a note for each."""
-    pipeline, notes = Pipeline(), []
-    for at, transform in enumerate(transforms):
-        name = type(transform).__name__
-        try:
-            if type(transform).__module__.partition(".")[0] != "torchvision":
-                raise Unknown("it is not torchvision's own")
-            add = _KNOWN.get(name)
-            if add is None:
-                raise Unknown("headrace has no such step")
-            add(pipeline, transform)
-        except (Unknown, OptionError, AttributeError, TypeError) as error:
-            notes.append(Note(name, str(error) or "its parameters are not known"))
-            rest = [as_call(later) for later in transforms[at:]]
-            notes += [
-                Note(type(later).__name__, "it follows one that is not known")
-                for later in transforms[at + 1 :]
-            ]
-            return [*pipeline.written, deterministic(to_tensor if pipeline.tensor else to_pil), *rest], notes
-        notes.append(Note(name))
-    if not pipeline.tensor:
-        return [*pipeline.written, deterministic(to_pil)], notes
-    return pipeline.written, notes
-
-
-def as_call(transform: Any) -> Call:
-    """A transform as it is, called with what came before."""
-    own = type(transform).__module__.partition(".")[0] == "torchvision"
-    if own and type(transform).__name__ in DETERMINISTIC:
-        return Call(transform, True, "plain")
-    return Call(transform, False, "plain")
-
-
-# -- what is known ------------------------------------------------------------------------------------------
+def mode_of(interpolation: Any) -> str:
+    """A filter's name: torchvision has names, enums of names, and Pillow's numbers."""
+    mode = getattr(interpolation, "value", interpolation)
+    return _PILLOW.get(mode, str(mode)) if isinstance(mode, int) else str(mode)
 
 
 def _size(size: Any) -> int | tuple[int, int]:
@@ -145,24 +76,24 @@ def _size(size: Any) -> int | tuple[int, int]:
     return sides[0] if len(sides) == 1 else (sides[0], sides[1])
 
 
-def _pair(size: Any) -> tuple[int, int]:
+def pair_of(size: Any) -> tuple[int, int]:
     sides = _size(size)
     return (sides, sides) if isinstance(sides, int) else sides
 
 
 def _filter(pipeline: Pipeline, transform: Any) -> dict[str, Any]:
     """How it resamples."""
-    mode = getattr(transform.interpolation, "value", transform.interpolation)
+    mode = mode_of(transform.interpolation)
     if mode == "nearest":
         return {"interpolation": "nearest"}
-    if mode not in _FILTERS:
+    if mode not in FILTERS:
         raise Unknown(f"interpolation {mode}")
     if pipeline.tensor and getattr(transform, "antialias", True) is False:
         raise Unknown("antialias=False")
-    return {"interpolation": _FILTERS[mode], "antialias": True}
+    return {"interpolation": FILTERS[mode], "antialias": True}
 
 
-def _plain_fill(fill: Any) -> int | tuple[int, ...]:
+def plain_fill(fill: Any) -> int | tuple[int, ...]:
     """A fill for pixels; v2 keeps one for each type of input."""
     if isinstance(fill, dict):
         found = [value for kind, value in fill.items() if "others" in str(kind)] or list(fill.values())
@@ -191,39 +122,48 @@ def _resized_crop(pipeline: Pipeline, transform: Any) -> None:
     options = _filter(pipeline, transform)
     pipeline.steps.append(
         image.random_resized_crop(
-            _pair(transform.size), scale=tuple(transform.scale), ratio=tuple(transform.ratio), **options
+            pair_of(transform.size), scale=tuple(transform.scale), ratio=tuple(transform.ratio), **options
         )
     )
 
 
 def _center_crop(pipeline: Pipeline, transform: Any) -> None:
     pipeline.places()
-    pipeline.steps.append(image.center_crop(_pair(transform.size)))
+    pipeline.steps.append(image.center_crop(pair_of(transform.size)))
 
 
 def _random_crop(pipeline: Pipeline, transform: Any) -> None:
     pipeline.places()
+    padding, options = _padding(pipeline, transform)
+    pipeline.steps.append(
+        image.random_crop(
+            pair_of(transform.size), padding=padding, pad_if_needed=bool(transform.pad_if_needed), **options
+        )
+    )
+
+
+def _pad(pipeline: Pipeline, transform: Any) -> None:
+    pipeline.places()
+    padding, options = _padding(pipeline, transform)
+    pipeline.steps.append(image.pad(padding, **options))
+
+
+def _padding(pipeline: Pipeline, transform: Any) -> tuple[Any, dict[str, Any]]:
+    """How many pixels it adds, and which."""
     padding = transform.padding
     if padding is None:
         padding = 0
     elif not isinstance(padding, int):
         padding = tuple(int(side) for side in padding)
         padding = padding[0] if len(padding) == 1 else padding
-    fill = _plain_fill(transform.fill)
-    if pipeline.floats and fill != 0:
-        raise Unknown(f"fill {fill} after a conversion to floats")
-    pipeline.steps.append(
-        image.random_crop(
-            _pair(transform.size),
-            padding=padding,
-            padding_mode=str(getattr(transform.padding_mode, "value", transform.padding_mode)),
-            fill=fill,
-            pad_if_needed=bool(transform.pad_if_needed),
-        )
-    )
+    mode = str(getattr(transform.padding_mode, "value", transform.padding_mode))
+    fill = plain_fill(transform.fill)
+    if pipeline.floats and (fill != 0 or mode != "constant"):
+        raise Unknown(f"fill {fill}, {mode}, after a conversion to floats")
+    return padding, {"padding_mode": mode, "fill": fill}
 
 
-def _flip(make: Callable[[float], Op]) -> Callable[[Pipeline, Any], None]:
+def _flip(make: Callable[[float], Op]) -> Add:
     def add(pipeline: Pipeline, transform: Any) -> None:
         if pipeline.erasing:
             raise Unknown("it follows an erasing")
@@ -257,24 +197,69 @@ def _random_grayscale(pipeline: Pipeline, transform: Any) -> None:
 
 def _gaussian_blur(pipeline: Pipeline, transform: Any) -> None:
     pipeline.pixels()
-    kernel = _pair(transform.kernel_size)
+    kernel = pair_of(transform.kernel_size)
     sigma = tuple(float(edge) for edge in transform.sigma)
     pipeline.steps.append(image.gaussian_blur((kernel[1], kernel[0]), sigma=(sigma[0], sigma[-1])))
 
 
 def _way(transform: Any) -> dict[str, Any]:
-    mode = getattr(transform.interpolation, "value", transform.interpolation)
-    return {"interpolation": str(mode), "fill": _plain_fill(transform.fill)}
+    return {"interpolation": mode_of(transform.interpolation), "fill": plain_fill(transform.fill)}
 
 
-def _policies(pipeline: Pipeline) -> None:
-    pipeline.pixels()
-    if pipeline.tensor:
-        raise Unknown("on tensors its operations are not Pillow's")
+def _rotation(pipeline: Pipeline, transform: Any) -> None:
+    pipeline.pillows()
+    degrees = tuple(float(angle) for angle in transform.degrees)
+    center = None if transform.center is None else tuple(transform.center)
+    pipeline.steps.append(
+        image.rotation(degrees, expand=bool(transform.expand), center=center, **_way(transform))  # type: ignore[arg-type]
+    )
+
+
+def _affine(pipeline: Pipeline, transform: Any) -> None:
+    pipeline.pillows()
+    degrees, *rest = (
+        None if given is None else tuple(float(value) for value in given)
+        for given in (
+            transform.degrees,
+            transform.translate,
+            transform.scale,
+            transform.shear,
+            transform.center,
+        )
+    )
+    options: dict[str, Any] = dict(zip(("translate", "scale", "shear", "center"), rest, strict=True))
+    pipeline.steps.append(image.affine(degrees, **options, **_way(transform)))  # type: ignore[arg-type]
+
+
+def _perspective(pipeline: Pipeline, transform: Any) -> None:
+    pipeline.pillows()
+    pipeline.steps.append(
+        image.perspective(float(transform.distortion_scale), float(transform.p), **_way(transform))
+    )
+
+
+def _operation(make: Callable[..., Op], *names: str, anywhere: bool = False) -> Add:
+    """An operation of Pillow's, with its parameters. ``anywhere``: torch does the same."""
+
+    def add(pipeline: Pipeline, transform: Any) -> None:
+        pipeline.pixels() if anywhere else pipeline.pillows()
+        pipeline.steps.append(make(*(getattr(transform, name) for name in names), p=float(transform.p)))
+
+    return add
+
+
+def _apply(pipeline: Pipeline, transform: Any) -> None:
+    inner = [step for one in transform.transforms for step in flat(one)]
+    apply_together(pipeline, inner, float(transform.p), add)
+
+
+def _choice(pipeline: Pipeline, transform: Any) -> None:
+    choices = [inside(pipeline, flat(one), add) for one in transform.transforms]
+    pipeline.steps.append(image.random_choice(choices, transform.p))
 
 
 def _rand_augment(pipeline: Pipeline, transform: Any) -> None:
-    _policies(pipeline)
+    pipeline.pillows()
     pipeline.steps.append(
         image.rand_augment(
             int(transform.num_ops),
@@ -286,25 +271,27 @@ def _rand_augment(pipeline: Pipeline, transform: Any) -> None:
 
 
 def _trivial_augment(pipeline: Pipeline, transform: Any) -> None:
-    _policies(pipeline)
+    pipeline.pillows()
     bins = int(transform.num_magnitude_bins)
     pipeline.steps.append(image.trivial_augment(num_magnitude_bins=bins, **_way(transform)))
 
 
 def _auto_augment(pipeline: Pipeline, transform: Any) -> None:
-    _policies(pipeline)
+    pipeline.pillows()
     policy = getattr(transform, "policies", None) or transform._policies
     pipeline.steps.append(image.auto_augment(policy, **_way(transform)))
 
 
-def _to_tensor(pipeline: Pipeline, transform: Any) -> None:
-    if pipeline.tensor:
+def to_tensor(pipeline: Pipeline, transform: Any) -> None:
+    if pipeline.kind != "pillow":
         raise Unknown("it is a tensor already")
-    pipeline.tensor, pipeline.floats = True, "float32"
+    pipeline.kind, pipeline.planar, pipeline.floats = "tensor", True, "float32"
 
 
-def _to_image(pipeline: Pipeline, transform: Any) -> None:
-    pipeline.tensor = True
+def to_image(pipeline: Pipeline, transform: Any) -> None:
+    if pipeline.kind == "array":
+        raise Unknown("it is given an array")
+    pipeline.kind, pipeline.planar = "tensor", True
 
 
 def _to_dtype(pipeline: Pipeline, transform: Any) -> None:
@@ -355,7 +342,7 @@ def _nothing(pipeline: Pipeline, transform: Any) -> None:
     pass
 
 
-_KNOWN: dict[str, Callable[[Pipeline, Any], None]] = {
+_KNOWN: dict[str, Add] = {
     "AutoAugment": _auto_augment,
     "CenterCrop": _center_crop,
     "ColorJitter": _color_jitter,
@@ -364,20 +351,32 @@ _KNOWN: dict[str, Callable[[Pipeline, Any], None]] = {
     "Grayscale": _grayscale,
     "Identity": _nothing,
     "Normalize": _normalize,
-    "PILToTensor": _to_image,
+    "PILToTensor": to_image,
+    "Pad": _pad,
     "RGB": _nothing,
     "RandAugment": _rand_augment,
+    "RandomAdjustSharpness": _operation(image.sharpness, "sharpness_factor"),
+    "RandomAffine": _affine,
+    "RandomApply": _apply,
+    "RandomAutocontrast": _operation(image.autocontrast),
+    "RandomChoice": _choice,
     "RandomCrop": _random_crop,
+    "RandomEqualize": _operation(image.equalize),
     "RandomErasing": _erasing,
     "RandomGrayscale": _random_grayscale,
     "RandomHorizontalFlip": _flip(image.horizontal_flip),
+    "RandomInvert": _operation(image.invert, anywhere=True),
+    "RandomPerspective": _perspective,
+    "RandomPosterize": _operation(image.posterize, "bits", anywhere=True),
     "RandomResizedCrop": _resized_crop,
+    "RandomRotation": _rotation,
+    "RandomSolarize": _operation(image.solarize, "threshold", anywhere=True),
     "RandomVerticalFlip": _flip(image.vertical_flip),
     "Resize": _resize,
     "ToDtype": _to_dtype,
-    "ToImage": _to_image,
-    "ToImageTensor": _to_image,
+    "ToImage": to_image,
+    "ToImageTensor": to_image,
     "ToPureTensor": _nothing,
-    "ToTensor": _to_tensor,
+    "ToTensor": to_tensor,
     "TrivialAugmentWide": _trivial_augment,
 }

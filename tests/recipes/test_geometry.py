@@ -139,6 +139,18 @@ def test_padding_of_the_image_s_own_pixels(mode: str, numpy_mode: Any) -> None:
     np.testing.assert_array_equal(rows(recipe, [0])[0][0], want)
 
 
+def test_images_of_unequal_sizes_are_padded_each_for_itself() -> None:
+    """A step on pixels comes between, so that the padded images exist, in an order of several sizes."""
+    images = [picture(*shape) for shape in ((12, 16), (20, 9), (12, 16), (8, 30))]
+    steps = [image.pad((1, 2, 3, 4), fill=(9, 8, 7)), image.invert(1.0), image.center_crop(9)]
+    recipe = Recipe(MemorySource([png(one) for one in images]), image.decode(), steps)
+    found = rows(recipe, range(4))[0]
+    for one, got in zip(images, found, strict=True):
+        padded = np.pad(one.astype(int) - (9, 8, 7), [(2, 4), (1, 3), (0, 0)]) + (9, 8, 7)
+        top, left = (round((side - 9) / 2) for side in padded.shape[:2])
+        np.testing.assert_array_equal(got, 255 - padded[top : top + 9, left : left + 9])
+
+
 @pytest.mark.parametrize("mode", ["constant", "edge"])
 def test_an_image_too_small_for_its_crop_is_a_fault_that_says_what_to_do(mode: str) -> None:
     source = MemorySource([png(picture(12, 40)), png(picture(40, 40))])

@@ -137,18 +137,34 @@ class Resample:
         if height is None or width is None:
             sizes = _sizes(view)
             if len(sizes) > 1:
-                return self._unequal(batch, jobs, sizes, order, channels)
+                return self._unequal(batch, jobs, view, sizes, order, channels)
             ((height, width),) = sizes
         if not self.size.fixed:
             self._fit(batch, jobs, view, order, (height, width, channels))
         if into is None:
             into = self._memory(order.size, height, width, channels)
-        padded = view.padded()
-        if padded:
-            self._with_padding(batch, jobs, view, order, into, padded)
-        else:
-            self._call(batch, jobs, order, into, self._spec(height, width, channels, self.finish))
+        self._write(batch, jobs, view, range(order.size), order, into)
         return Batch(None, block=into)
+
+    def _write(
+        self,
+        batch: Batch,
+        jobs: NDArray[Any],
+        view: View,
+        rows: Sequence[int],
+        order: Order,
+        into: NDArray[Any],
+    ) -> None:
+        """Rows of one size; ``rows`` are their places in the view."""
+        if view.pads:
+            padded, bodies = set(view.padded()), view.bodies()
+            here = [at for at, row in enumerate(rows) if row in padded]
+            if here:
+                shown = [bodies[row] for row in rows]
+                self._with_padding(batch, jobs, shown, view.exact, order, into, here)
+                return
+        height, width, channels = self.finish.size(into.shape[1:])
+        self._call(batch, jobs, order, into, self._spec(height, width, channels, self.finish))
 
     def _memory(self, rows: int, height: int, width: int, channels: int) -> NDArray[Any]:
         if self._fresh or not self.finish.plain:
@@ -231,6 +247,7 @@ class Resample:
         self,
         batch: Batch,
         jobs: NDArray[Any],
+        view: View,
         sizes: dict[tuple[int, int], list[int]],
         order: Order,
         channels: int,
@@ -239,8 +256,7 @@ class Resample:
         out: list[Any] = [None] * order.size
         for (height, width), rows in sizes.items():
             memory = self.finish.empty(len(rows), height, width, channels)
-            spec = self._spec(height, width, channels, self.finish)
-            self._call(batch.part(rows), jobs[rows], order.part(rows), memory, spec)
+            self._write(batch.part(rows), jobs[rows], view, rows, order.part(rows), memory)
             for at, row in enumerate(rows):
                 out[row] = memory[at]
         return Batch(out)
@@ -249,7 +265,8 @@ class Resample:
         self,
         batch: Batch,
         jobs: NDArray[Any],
-        view: View,
+        bodies: list[tuple[int, int, int, int]],
+        exact: bool,
         order: Order,
         into: NDArray[Any],
         padded: list[int],
@@ -262,14 +279,13 @@ class Resample:
             _blacken(batch, jobs, row, channels)
         if len(padded) < order.size:
             self._call(batch, jobs, order, pixels, self._spec(height, width, channels, PLAIN))
-        bodies = view.bodies()
         for row, alone, job in parts:
             pixels[row] = self._fill
             left, top, w, h = bodies[row]
             if order.failed(row) or not (w and h):
                 continue
             place = pixels[row, top : top + h, left : left + w]
-            if alone.jpeg is None and view.exact:
+            if alone.jpeg is None and exact:
                 place[...] = _cut(alone.values[0], job[0])
                 continue
             visible = np.empty((1, h, w, channels), np.uint8)

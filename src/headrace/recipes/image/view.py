@@ -108,9 +108,14 @@ class View:
         """Whether every pixel shown is one of the source's, and none is resampled."""
         return self.x.low is None and self.y.low is None
 
+    @property
+    def pads(self) -> bool:
+        """Whether a part of any row may be fill."""
+        return self.x.inset is not None or self.y.inset is not None
+
     def padded(self) -> list[int]:
         """The rows of which a part is fill."""
-        if self.x.inset is None and self.y.inset is None:
+        if not self.pads:
             return []
         rows: list[int] = np.flatnonzero((self.x.body < self.x.size) | (self.y.body < self.y.size)).tolist()
         return rows

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from headrace.core.forms import Form
     from headrace.loader import DataLoader, Stats
     from headrace.recipes import Recipe, deterministic, views
-    from headrace.sources import files, folder
+    from headrace.sources import files, folder, hf
 
 
 __all__ = [
@@ -60,6 +60,7 @@ __all__ = [
     "deterministic",
     "files",
     "folder",
+    "hf",
     "image",
     "synthetic",
     "views",
@@ -76,6 +77,7 @@ _HOMES = {
     "deterministic": "recipes",
     "files": "sources",
     "folder": "sources",
+    "hf": "sources",
     "views": "recipes",
 }
 _MODULES = ("core", "image", "recipes", "sources", "synthetic")

@@ -68,6 +68,26 @@ def test_the_cause_comes_first_then_what_would_help_then_the_numbers(
     assert "CPU ms a sample fetch 0.020, decode 1.000, augment 0.100" in text
 
 
+def test_it_says_what_of_a_dataset_is_native_and_what_is_not(capsys: pytest.CaptureFixture[str]) -> None:
+    keep(
+        native=("decoding", "Resize"),
+        own_code=("RandomPerspective: headrace has no such step", "mix\x1b[2J: the collate_fn"),
+        hint="put it last",
+    )
+    text = said(capsys)
+    assert "\nnative decoding, Resize\n" in text
+    assert (
+        "\nown code RandomPerspective: headrace has no such step\n mix?[2J: the collate_fn\n put it last\n"
+        in text
+    )
+    (plain,) = json.loads(said(capsys, "--json"))
+    assert plain["native"] == ["decoding", "Resize"] and plain["hint"] == "put it last"
+    keep(1, own_code=("decoding: native=False",))
+    assert "\nnative nothing\nown code decoding: native=False\ncause" in said(capsys)
+    keep(2)
+    assert "native" not in said(capsys), "recipes are all headrace's, but for the steps that users give it"
+
+
 def test_jobs_that_run_now_come_before_those_that_ended(capsys: pytest.CaptureFixture[str]) -> None:
     now = process_start(os.getpid())
     mine = [keep(number, finished=False, process_started=now) for number in (1, 2)]

@@ -27,6 +27,8 @@ from torch.utils.data import (
 import headrace as hr
 from headrace.loader import options, place
 from tests.loader.helpers import Squares, counting, drain, flat, images, recipe, targets
+from tests.recipes.test_datasets import Compose, ImageFolder
+from tests.recipes.test_translate import CenterCrop, ToTensor
 
 
 class Skip:
@@ -565,3 +567,47 @@ def test_paths_and_sources_are_no_datasets(folder):
 
 def test_the_package_lists_what_it_has():
     assert {"DataLoader", "Stats", "Recipe", "folder"} <= set(dir(hr))
+
+
+# -- torchvision's datasets ---------------------------------------------------------------------------------------
+
+
+def mixed(samples):
+    """A collate function that draws."""
+    images, labels = torch.utils.data.default_collate(samples)
+    return images + torch.rand(()), labels
+
+
+NATIVE = {
+    **{name: REBUILDS[name] for name in ("accelerate", "skip_first_batches", "predict")},
+    "lightning": lambda loader: as_lightning(loader, DistributedSampler(loader.dataset, 1, 0, shuffle=False)),
+    "lightning, with the user's sampler": lambda loader: as_lightning(
+        as_lightning(loader, SequentialSampler(loader.dataset)), SequentialSampler(loader.dataset)
+    ),
+}
+
+
+@pytest.mark.parametrize("collate_fn", [None, mixed])
+@pytest.mark.parametrize("rebuild", NATIVE.values(), ids=NATIVE)
+def test_a_folder_dataset_stays_native(folder, rebuild, collate_fn):
+    files = sorted(str(path) for path in folder.rglob("*.jpg"))[:8]
+    dataset = ImageFolder(
+        [(path, at) for at, path in enumerate(files)], transform=Compose([CenterCrop(8), ToTensor()])
+    )
+    for native in (False, True):
+        given = {"cache": "8MiB", "seed": 5, "native": native, "on_error": "skip"}
+        options = {"batch_size": 4, "num_workers": 1, "collate_fn": collate_fn, **given}
+        loader = hr.DataLoader(dataset, **options)
+        rebuilt = rebuild(loader)
+        assert type(rebuilt) is hr.DataLoader and rebuilt.dataset is dataset
+        assert {name: getattr(rebuilt, name) for name in given} == given
+        assert rebuilt._native.steps == (("decoding", "CenterCrop", "ToTensor") if native else ())
+        assert (rebuilt._collator is None) == (collate_fn is None), (
+            "torch's own default is none of the user's"
+        )
+        assert rebuilt._native.recipe is not None
+    if collate_fn is not None:
+        with rebuilt, hr.DataLoader(dataset, **options) as plain:
+            for (images, labels), (same, others) in zip(rebuilt, plain, strict=True):
+                assert labels.tolist() == others.tolist()
+                assert torch.equal(images, same), "and draws the same"

@@ -116,3 +116,55 @@ def test_transforms_in_a_recipe(root, steps):
     assert images.shape == (24, 3, 48, 48) and images.dtype == torch.float32
     assert images.min() >= 0 and images.max() <= 1 and images.std() > 0.01
     assert sorted(labels.tolist()) == sorted(recipe.source.targets.tolist())
+
+
+PIPELINES = {
+    "v1": [transforms.CenterCrop(48), transforms.ToTensor()],
+    "v2": [v2.CenterCrop(48), v2.ToImage(), v2.ToDtype(torch.float32, scale=True)],
+    "v2-pure": [v2.CenterCrop(48), v2.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.ToPureTensor()],
+    "v2-bytes": [v2.ToImage(), v2.CenterCrop(48)],
+    "pillow": [v2.CenterCrop(48)],
+}
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_collate_function_gets_what_the_dataset_gives(root, name):
+    dataset = torchvision.datasets.ImageFolder(root, v2.Compose(PIPELINES[name]))
+
+    def seen(samples):
+        return [
+            (type(value).__mro__, torch.as_tensor(np.asarray(value).copy()), target)
+            for value, target in samples
+        ]
+
+    theirs = torch.utils.data.DataLoader(dataset, batch_size=5, collate_fn=seen)
+    with hr.DataLoader(dataset, batch_size=5, num_workers=1, collate_fn=seen) as loader:
+        for ours, want in zip(loader, theirs, strict=True):
+            for (kinds, value, target), (other_kinds, other, label) in zip(ours, want, strict=True):
+                assert target == label and type(target) is type(label)
+                assert kinds[0] in other_kinds if name == "pillow" else kinds == other_kinds
+                torch.testing.assert_close(value, other)
+        assert loader.stats().decodes and not loader.stats().untranslated
+
+
+@pytest.mark.parametrize("mixing", [v2.MixUp, v2.CutMix])
+def test_batches_are_mixed_in_the_workers(root, mixing):
+    mixed = mixing(num_classes=3)
+    dataset = torchvision.datasets.ImageFolder(root, v2.Compose(PIPELINES["v2"]))
+    epochs = []
+    for workers in (1, 2):
+        with hr.DataLoader(
+            dataset,
+            batch_size=8,
+            shuffle=True,
+            num_workers=workers,
+            seed=2,
+            collate_fn=lambda samples: mixed(*torch.utils.data.default_collate(samples)),
+        ) as loader:
+            epochs.append(whole(loader))
+            assert loader.stats().decodes
+    images, labels = epochs[0]
+    assert images.shape == (24, 3, 48, 48) and labels.shape == (24, 3)
+    assert torch.equal(images, epochs[1][0]) and torch.equal(labels, epochs[1][1])
+    assert ((labels > 0) & (labels < 1)).any(), "some are mixed"
+    assert torch.allclose(labels.sum(1), torch.ones(24))

@@ -269,7 +269,7 @@ def test_code_that_releases_the_interpreter_lock_gets_threads(monkeypatch):
         time.sleep(0.02)
         return np.array([os.getpid(), threading.get_native_id()])
 
-    with make(augment=[hr.deterministic(slow)], size=4000, batch_size=10, num_workers=None) as loader:
+    with make(augment=[hr.deterministic(slow)], size=4000, batch_size=10, num_workers=2) as loader:
         found, seen, adapted = [], {}, 0
         for where, labels in loader:
             found += labels.tolist()
@@ -292,6 +292,37 @@ def test_random_functions_get_a_process_each(monkeypatch):
         drain(loader)
         stats = loader.stats()
         assert (stats.workers, stats.threads, stats.gil_held) == (3, 1, -1.0)
+
+
+def test_collate_functions_get_threads_and_draw_alone(monkeypatch):
+    """Samples are prepared beside each other; who draws from generators that all threads share is alone with them."""
+
+    def decode(data):
+        time.sleep(0.01)
+        return np.array([index_of(data)])
+
+    def collate(samples):
+        first = torch.rand(())
+        time.sleep(0.001)
+        return torch.stack([first, torch.rand(())]), threading.get_native_id()
+
+    def drawn(cpus, batches):
+        monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: cpus)
+        found, threads, adapted = [], set(), 0
+        with make(decode, size=4000, batch_size=4, num_workers=1, seed=4, collate_fn=collate) as loader:
+            for numbers, thread in loader:
+                found.append(numbers.tolist())
+                adapted += loader.stats().gil_held >= 0
+                threads |= {thread} if adapted > 8 else set()
+                if len(found) == batches or (batches is None and adapted == 24):
+                    return found, threads, loader.stats(), loader._session.host.ahead
+
+    found, threads, stats, ahead = drawn(4, None)
+    assert stats.gil_held < 0.4 and (stats.workers, stats.threads) == (1, 4)
+    assert len(threads) > 1 and ahead == 5, "a batch for each, and one to come"
+    alone, threads, stats, ahead = drawn(1, 12)
+    assert (stats.workers, stats.threads, ahead) == (1, 1, 2)
+    assert found[:12] == alone and len(threads) <= 1
 
 
 def test_a_number_of_workers_of_ones_own_is_kept(monkeypatch):

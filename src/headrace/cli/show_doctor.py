@@ -32,6 +32,7 @@ def show_run(run: Run, state: str, now: float) -> str:
         where = f" in {safe(run.directory, 100)}" if run.directory else ""
         lines.append(line("script", f"{safe(run.script, 100)}, process {run.pid}{where}"))
     lines.append(line("data", safe(run.label, 100)))
+    lines += _native(run)
     situation = run.situation
     advice = None if situation is None else advise(situation)
     if situation is None or advice is None:
@@ -43,6 +44,15 @@ def show_run(run: Run, state: str, now: float) -> str:
     lines += _remedies(advice)
     lines += [line("note" if number == 0 else "", note) for number, note in enumerate(advice.notes)]
     return "\n".join([*lines, *_numbers(advice, situation)])
+
+
+def _native(run: Run) -> list[str]:
+    """Of a dataset that headrace knows: what it does in its place, and what is still the user's code."""
+    if not run.native and not run.own_code:
+        return []
+    lines = [line("native", safe(", ".join(run.native), 400) or "nothing")]
+    lines += [line("own code" if at == 0 else "", safe(note, 200)) for at, note in enumerate(run.own_code)]
+    return lines + ([line("", safe(run.hint, 200))] if run.hint else [])
 
 
 def _waited(advice: Advice, situation: Situation) -> str:

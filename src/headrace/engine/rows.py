@@ -212,10 +212,11 @@ class RowStages:
                 body = self._layout(order.layout)[1]
                 published = published + self._publisher.augmented(order, rows, body, out)
         elif self._collator is not None:
-            samples = program.samples(work)
-            collating, collating_cpu = time.perf_counter(), time.thread_time()
-            done = self._collator(self._arena, self._board, order, fetched.claim, samples, work.faults)
-            work.count_user(time.perf_counter() - collating, time.thread_time() - collating_cpu)
+            with probe if probe is not None else contextlib.nullcontext():
+                samples = program.samples(work)
+                collating, collating_cpu = time.perf_counter(), time.thread_time()
+                done = self._collator(self._arena, self._board, order, fetched.claim, samples, work.faults)
+                work.count_user(time.perf_counter() - collating, time.thread_time() - collating_cpu)
         else:
             program.samples(work)
             done.result = b"" if program.layout is None else pickle.dumps(program.layout)

@@ -57,7 +57,7 @@ class RecipeTask:
             stages,
             self.compile,
             self.threads,
-            measure=self.recipe.user_code and not self.recipe.user_randomness,
+            measure=(self.recipe.user_code or self.collator is not None) and not self.recipe.user_randomness,
             store=stages.store,
         )
 

@@ -14,6 +14,7 @@ from headrace.loader.dataset_sessions import (
 from headrace.loader.learning import first_here
 from headrace.loader.objects import ObjectTask
 from headrace.loader.pinning import wants_pinning
+from headrace.loader.recipe_dataset import RecipeDataset
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import Session
 from headrace.loader.sharing import Sharing
@@ -85,7 +86,8 @@ def _recipe_session(
         num_workers=workers,
         own_number=loader._own_number,
         ahead=None if prefetch is None else max(1, workers * prefetch),
-        collate_fn=loader._custom_collate or recipe.collate,
+        collator=loader._collator,
+        dataset=None if isinstance(loader.dataset, RecipeDataset) else loader.dataset,
         worker_init_fn=loader.worker_init_fn,
         base_seed=seed,
         sharing=sharing,

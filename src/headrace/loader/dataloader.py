@@ -21,6 +21,7 @@ from headrace.loader.dataset_sessions import AssignedSession, InlineIterableSess
 from headrace.loader.hearing import Hearing
 from headrace.loader.iterator import EpochIterator
 from headrace.loader.mixing import check_batch_steps
+from headrace.loader.native import Native, look_for
 from headrace.loader.observer import Observer, Subject
 from headrace.loader.options import (
     Chosen,
@@ -41,6 +42,7 @@ from headrace.loader.own_order import (
 )
 from headrace.loader.progress import Progress
 from headrace.loader.rebuilt import DEFAULTS, adopt, inherit
+from headrace.loader.recipe_collate import RecipeCollator
 from headrace.loader.recipe_dataset import RecipeDataset, recipe_of, refuse_sources
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.seeds import EpochSeeds
@@ -48,8 +50,6 @@ from headrace.loader.sessions import ErrorBook, Session
 from headrace.loader.state import LoaderState, pack_generator, read_state, set_generator
 from headrace.loader.stateful import is_stateful, load
 from headrace.loader.stats import Stats, snapshot
-from headrace.recipes.datasets import Recognised, recognise
-from headrace.sources import files
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -97,8 +97,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
     - ``sampling``: ``"uniform"``, or with ``share`` ``"auto"`` (the default there), ``"opportunistic"`` or
       ``"dependent"``; ``eviction``: what has to go when the shared cache is full (docs/sharing.md).
     - ``native``: prepare images of torchvision's folder datasets with headrace's kernels, and with its own steps in
-      the place of the transforms that it knows (``loader.stats()`` says which); False leaves all of it to the
-      dataset (docs/dropin.md).
+      the place of the transforms that it knows (``loader.stats()`` says which), also for a ``collate_fn`` of yours;
+      False leaves all of it to the dataset (docs/dropin.md).
     - ``snapshot_every_n_steps``: how often the states of datasets and samplers that keep one are taken, where batches
       are prepared ahead (0: never). None: with every batch if they are small. Whatever it is, a state that is
       loaded goes on exactly where it was saved; what came after the last one taken is read again.
@@ -153,7 +153,6 @@ class DataLoader(torch_data.DataLoader[T_co]):
             "eviction": eviction,
             "native": native,
         }
-        recognised: Recognised | None = None
         described = recipe_of(refuse_sources(dataset))
         recipe, carried = described if described is not None else (None, None)
         carried = inherit(
@@ -167,17 +166,28 @@ class DataLoader(torch_data.DataLoader[T_co]):
         seed, collate_fn, prefetch_factor = own["seed"], carried.collate_fn, carried.prefetch_factor
         persistent_workers, told = carried.persistent_workers, carried.told
         self._own_number = isinstance(num_workers, int) and not isinstance(num_workers, Chosen)
+        batched = batch_size is not None or batch_sampler is not None
         if recipe is not None:
+            self._native = Native(recipe, collate_fn or recipe.collate)
             dataset = RecipeDataset(recipe, carried)
-        elif collate_fn is None and (
-            (num_workers != 0 and num_workers is not None) or own["cache"] or own["share"]
-        ):
-            recognised = recognise(dataset, files, native=bool(own["native"]))
-            recipe = None if recognised is None else recognised.recipe
+        else:
+            self._native = look_for(
+                dataset,
+                collate_fn,
+                native=bool(own["native"]),
+                batched=batched,
+                workers=num_workers != 0 and num_workers is not None,
+                keeps=bool(own["cache"] or own["share"]),
+            )
+            recipe = self._native.recipe
         num_workers = count_workers(num_workers, choose=isinstance(dataset, RecipeDataset))
         self._prefetch = prefetch_factor
-        # A recipe cannot change between epochs, so its workers, and what they cached, may stay.
-        self._keeps = isinstance(dataset, RecipeDataset) if persistent_workers is None else persistent_workers
+        # A recipe cannot change between epochs, so its workers, and what they cached, may stay. A dataset might, but
+        # with workers that go after each epoch there would be no use in a cache.
+        stays = isinstance(dataset, RecipeDataset) or (
+            recipe is not None and bool(own["cache"] or own["share"])
+        )
+        self._keeps = stays if persistent_workers is None else persistent_workers
         if persistent_workers is None:
             persistent_workers = self._keeps and num_workers > 0
         default = sampler is None and batch_sampler is None
@@ -244,7 +254,13 @@ class DataLoader(torch_data.DataLoader[T_co]):
         check_batch_steps(recipe, collate_fn, batched=self._auto_collation)
         self._custom_collate = collate_fn
         self._recipe = recipe
-        self._notes = () if recognised is None else recognised.notes
+        self._collator: RecipeCollator | None = None
+        if recipe is not None and self._native.collate_fn is not None:
+            # (a recipe's own collate gets lists, also of one)
+            lists = batched or (isinstance(dataset, RecipeDataset) and collate_fn is None)
+            self._collator = RecipeCollator(
+                self._native.collate_fn, own["on_error"], lists, self._native.present
+            )
         self._options: Options = read_options(
             samples=None if self._iterable else _size(dataset),
             described=recipe is not None,
@@ -253,6 +269,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
             find_rank=self._finds_place,
             sampler=not self._ours,
             ordered=not (self._ours and self._shuffle) or whole is not None,
+            unknown="; ".join(self._native.own),
             **{**own, "share": wants_sharing(own["share"], recipe is not None)},
         )
         if self._skips_alone and self._options.share and own["sampling"] != "uniform":
@@ -281,6 +298,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
                 self._options.cache_bytes,
                 self._options.rank,
                 self._options.world_size,
+                self._native,
             )
         )
 
@@ -584,8 +602,11 @@ class DataLoader(torch_data.DataLoader[T_co]):
             "workers": self.num_workers,
             "threads": 1,
             "situation": self._observer.situation(session),
-            "translated": tuple(note.step for note in self._notes if not note.why),
-            "untranslated": tuple(str(note) for note in self._notes if note.why),
+            "decodes": self._native.decodes,
+            "translated": self._native.translated,
+            "untranslated": self._native.untranslated,
+            "own_code": self._native.own,
+            "hint": self._native.hint,
         }
         if isinstance(session, RecipeSession) and self.num_workers:
             mine["workers"], mine["threads"] = session.workers

@@ -9,6 +9,7 @@ from headrace.coordinate.directory import Directory
 from headrace.core.forms import CACHEABLE, Form
 from headrace.host.inline import InlineHost
 from headrace.loader.place import cpus_per_rank
+from headrace.loader.recipe_collate import RecipeCollator
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import Session
 from headrace.measure import Profile
@@ -48,6 +49,7 @@ def describe(
     # In a job's own process there is one thread for everything.
     hands, fetchers = (1, 1) if inline else (staff.processes * staff.threads, staff.processes)
     image = isinstance(recipe.decoder, Decode)
+    user_code = recipe.user_code or session.collator is not None
     known: dict[str, Any] = {}
     decoded = 0.0
     if isinstance(directory, Directory):
@@ -93,9 +95,9 @@ def describe(
         means=Means(cpus_per_rank(), hands, fetchers),
         inline=inline,
         own_workers=own,
-        held=1.0 if recipe.user_randomness else host.totals.gil_held if recipe.user_code else None,
-        user_in=_user_in(recipe),
-        user_steps=_user_steps(recipe),
+        held=1.0 if recipe.user_randomness else host.totals.gil_held if user_code else None,
+        user_in=_user_in(recipe, session.collator),
+        user_steps=_user_steps(recipe, session.collator),
         samples=len(recipe.source),
         decoded=decoded,
         shared=shared,
@@ -106,17 +108,17 @@ def describe(
     )
 
 
-def _user_in(recipe: Recipe) -> Literal["", "decode", "augment", "both"]:
+def _user_in(recipe: Recipe, collator: RecipeCollator | None) -> Literal["", "decode", "augment", "both"]:
     ops = (recipe.decoder, *recipe.every_step)
     before = any(isinstance(op, Call) for op in ops[: recipe.lead + 1])
-    after = any(isinstance(op, Call) for op in ops[recipe.lead + 1 :]) or recipe.collate is not None
+    after = any(isinstance(op, Call) for op in ops[recipe.lead + 1 :]) or collator is not None
     if before and after:
         return "both"
     return "decode" if before else "augment" if after else ""
 
 
-def _user_steps(recipe: Recipe) -> tuple[str, ...]:
+def _user_steps(recipe: Recipe, collator: RecipeCollator | None) -> tuple[str, ...]:
     names = [str(op) for op in (recipe.decoder, *recipe.every_step) if isinstance(op, Call)]
-    if recipe.collate is not None:
-        names.append(getattr(recipe.collate, "__qualname__", "collate"))
+    if collator is not None:
+        names.append(collator.name)
     return tuple(names[:8])

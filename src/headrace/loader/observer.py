@@ -14,6 +14,7 @@ from typing import Any
 from headrace.core.memory import available_memory
 from headrace.loader.describe import Entered, describe
 from headrace.loader.learning import wants_profiles
+from headrace.loader.native import Native
 from headrace.loader.sessions import Session
 from headrace.loader.sharing import job_name
 from headrace.loader.sums import entries, session_sums
@@ -45,6 +46,7 @@ class Subject:
     cache: int
     rank: int
     world_size: int
+    native: Native = Native()  # noqa: RUF009  (it is frozen)
 
     @property
     def label(self) -> str:
@@ -184,10 +186,18 @@ class Observer:
                 batches=batches,
                 samples=samples,
                 situation=self.situation(session),
+                native=_short(subject.native.steps),
+                own_code=_short(subject.native.own),
+                hint=subject.native.hint,
             )
         )
         if first and saved:
             prune_runs()
+
+
+def _short(names: tuple[str, ...]) -> tuple[str, ...]:
+    """So many names, and of such lengths, that a record stays small."""
+    return tuple(name[:200] for name in names[:32])
 
 
 def _here() -> str:

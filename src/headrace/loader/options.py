@@ -74,21 +74,23 @@ def read_options(
     sampling: str | None,
     eviction: str | None,
     native: bool,
+    unknown: str = "",
 ) -> Options:
     """Check and complete headrace's own parameters.
 
     ``described``: samples are prepared by a recipe. ``sampler``: the user gave one. ``ordered``: the order of
-    samples is given.
+    samples is given. ``unknown``: why a dataset, of a kind that headrace knows, is not described.
     """
+    here = f" (Of this one headrace could make a recipe, but: {unknown}.)" if unknown else ""
     if not described and parse_size(cache, total=1 << 40):
         raise OptionError(
             "cache= needs a recipe: what a dataset's __getitem__ returns may be random, so it cannot be kept. "
-            "Describe the data as a headrace.Recipe to cache it (docs/recipes.md)."
+            f"Describe the data as a headrace.Recipe to cache it (docs/recipes.md).{here}"
         )
     if not described and share:
         raise OptionError(
             "share=True needs a recipe: what a dataset's __getitem__ does cannot be told from outside, so it "
-            "cannot be shared. Describe the data as a headrace.Recipe (docs/recipes.md)."
+            f"cannot be shared. Describe the data as a headrace.Recipe (docs/recipes.md).{here}"
         )
     budget = parse_size(cache, total=total_memory(), least=PAGE)
     available = available_memory()

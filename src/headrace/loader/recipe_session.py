@@ -8,12 +8,10 @@ import pickle
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.coordinate.directory import Directory
 from headrace.coordinate.messages import Order, OrderDone
@@ -23,18 +21,15 @@ from headrace.core.forms import Form
 from headrace.core.layout import RowLayout, aligned
 from headrace.core.sizes import show_size
 from headrace.core.sparse import PAGE
-from headrace.engine.board import Board, Claim
-from headrace.engine.rows import Faults
 from headrace.engine.task import RecipeTask
-from headrace.engine.worker import RemoteError
 from headrace.host.embedded import ProcessHost
 from headrace.loader import global_random
-from headrace.loader.codec import SlotMemory, encode
 from headrace.loader.depth import Depth
 from headrace.loader.learning import Learning
 from headrace.loader.mixing import Mixer
 from headrace.loader.objects import begin_worker
 from headrace.loader.place import cpus_per_rank
+from headrace.loader.recipe_collate import RecipeCollator
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
 from headrace.loader.sharing import Sharing
 from headrace.loader.sums import host_sums, means_of
@@ -64,7 +59,8 @@ class RecipeSession(Hosted):
         context: Any,
         book: ErrorBook,
         pin: bool,
-        collate_fn: Callable[[Any], Any] | None,
+        collator: RecipeCollator | None,
+        dataset: Any = None,
         worker_init_fn: Callable[[int], None] | None,
         base_seed: int,
         sharing: Sharing | None = None,
@@ -72,7 +68,8 @@ class RecipeSession(Hosted):
     ) -> None:
         """``plans``: the cache is split anew when measurements suggest it. ``own_number``: the user chose
         ``num_workers``. ``batch_size=None``: samples one by one. ``sharing``:
-        draws and cache come from the shared host. ``learns``: what it finds out is kept for the next start."""
+        draws and cache come from the shared host. ``learns``: what it finds out is kept for the next start.
+        ``dataset``: what workers are told that they serve, where that is a dataset of the user's."""
         self._recipe = self.recipe = recipe
         self._batched = batch_size is not None
         self._own = num_workers if own_number else None
@@ -84,9 +81,12 @@ class RecipeSession(Hosted):
         if sharing is not None:
             budgets = dict.fromkeys(budgets, 0)  # the cache is the shared host's
         program = compile_recipe(recipe, caches_decoded=caches_decoded)
-        # Steps of the user's that draw from global generators need a process each: threads would share those.
-        self._user_code = recipe.user_code and not recipe.user_randomness
-        held = 1.0 if recipe.user_randomness else -1.0 if recipe.user_code else None
+        user_code = recipe.user_code or collator is not None
+        # Steps of the user's that draw from global generators need a process each: threads would share those. (Of
+        # collate functions, one runs at a time.)
+        alone = recipe.user_randomness or (collator is not None and recipe.target_transform is not None)
+        self._user_code = user_code and not alone
+        held = 1.0 if alone else -1.0 if user_code else None
         self._staff = staff(cpus_per_rank(), self._own, held)
         if not own_number and num_workers > 0:
             num_workers = self._staff.processes
@@ -96,12 +96,14 @@ class RecipeSession(Hosted):
         # are ready before it asks: the budget is depth.
         self._depth_budget = budgets[Form.AUGMENTED]
         parts = HostParts.build(len(recipe.source), {**budgets, Form.AUGMENTED: 0})
-        collator = RecipeCollator(collate_fn, book.rule) if collate_fn is not None else None
+        self.collator = collator
         self._layout = None if collator is not None else program.layout
         self._wrapper = RowWrapper(self._layout, batched=self._batched) if self._layout else None
         on_start = None
-        if worker_init_fn is not None or recipe.user_code:
-            on_start = functools.partial(_start_recipe_worker, num_workers, base_seed, worker_init_fn)
+        if worker_init_fn is not None or user_code:
+            on_start = functools.partial(
+                _start_recipe_worker, num_workers, base_seed, dataset, worker_init_fn
+            )
         task = RecipeTask(
             recipe,
             self._layout,
@@ -119,14 +121,15 @@ class RecipeSession(Hosted):
             else rows_per_order(size, hands if sharing is None else -(-hands // 2))
         )
         self._tunes = ahead is None and rows is not None
+        self._follows_hands = ahead is None and rows is None
         if ahead is None:
-            ahead = 2 * num_workers if rows is None else ahead_at_first(size, hands, rows)
+            ahead = num_workers + hands if rows is None else ahead_at_first(size, hands, rows)
         run = None
         if num_workers == 0:
             stages = task.stages(parts.arena, parts.board)
 
             def run(order: Order) -> OrderDone:
-                with own_randomness(recipe.user_code):
+                with own_randomness(user_code):
                     return stages.prepare(stages.fetch(order, None), program)
 
         self._collated = collator is not None
@@ -279,6 +282,9 @@ class RecipeSession(Hosted):
         if wanted.threads != self._staff.threads:
             host.set_threads(wanted.threads)
         self._staff = wanted
+        if self._follows_hands:  # each hand has a batch of its own
+            host.ahead = max(host.ahead, wanted.processes * (1 + wanted.threads))
+            host.slots.keep = host.ahead + 1
 
     def _value(self, batch: Batch) -> Any:
         if self._collated:
@@ -307,10 +313,10 @@ class RecipeSession(Hosted):
 
 
 def _start_recipe_worker(
-    num_workers: int, base_seed: int, init: Callable[[int], None] | None, link: Any
+    num_workers: int, base_seed: int, dataset: Any, init: Callable[[int], None] | None, link: Any
 ) -> None:
     """User code may use torch, whose own threads do not survive a fork; and each worker is one of many anyway."""
-    begin_worker(link.worker, num_workers, base_seed, None, init)
+    begin_worker(link.worker, num_workers, base_seed, dataset, init)
 
 
 @contextlib.contextmanager
@@ -324,35 +330,3 @@ def own_randomness(user_code: bool) -> Iterator[None]:
         yield
     finally:
         global_random.restore(saved)
-
-
-@dataclass
-class RecipeCollator:
-    """A recipe's samples through the user's own collate function, in the worker."""
-
-    collate_fn: Callable[[Any], Any]
-    on_error: str
-
-    def __call__(
-        self,
-        arena: Arena,
-        board: Board,
-        order: Order,
-        claim: Claim | None,
-        samples: list[Any],
-        faults: Faults,
-    ) -> OrderDone:
-        """See ``Collator``."""
-        done = OrderDone(order.id, [])
-        good = [sample for row, sample in enumerate(samples) if row not in faults]
-        if faults and (self.on_error == "raise" or not good):
-            return done
-        if faults and self.on_error == "substitute":
-            good = [s if r not in faults else good[r % len(good)] for r, s in enumerate(samples)]
-        memory = SlotMemory(arena, board, claim)
-        try:
-            done.result = encode(self.collate_fn(good), memory)
-        except Exception as error:
-            done.error = RemoteError(error, "in collate").dumps()
-        memory.report(done)
-        return done

@@ -65,6 +65,12 @@ class Stats(msgspec.Struct, frozen=True):
     """Transforms of a torchvision dataset in whose place steps of headrace run."""
     untranslated: tuple[str, ...] = ()
     """Those that run as they are, each with the reason."""
+    decodes: bool = False
+    """Whether headrace decodes the images of such a dataset."""
+    own_code: tuple[str, ...] = ()
+    """All that such a dataset, or its loader, does in the user's own code, each with the reason."""
+    hint: str = ""
+    """What would let headrace do more of it."""
     situation: Situation | None = None
     """What ``advice`` is given on."""
 
@@ -109,9 +115,11 @@ class Stats(msgspec.Struct, frozen=True):
             )
         if self.bad_samples:
             lines.append(f"bad         {self.bad_samples} samples (loader.bad_samples)")
-        if self.translated or self.untranslated:
-            own = f"; your own code: {', '.join(self.untranslated)}" if self.untranslated else ""
-            lines.append(f"native      decoding, {', '.join(self.translated) or 'no transform'}{own}")
+        if self.decodes or self.own_code:
+            native = ", ".join(("decoding", *self.translated)) if self.decodes else "nothing"
+            own = f"; your own code: {', '.join(self.own_code)}" if self.own_code else ""
+            lines.append(f"native      {native}{own}")
+            lines += [f"            {self.hint}"] if self.hint else []
         advice = self.advice
         if advice is not None:
             lines.append(f"advice      {advice}")

@@ -54,6 +54,12 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     batches: int = 0
     samples: int = 0
     situation: Situation | None = None
+    native: tuple[str, ...] = ()
+    """What headrace does in the place of a dataset that it knows."""
+    own_code: tuple[str, ...] = ()
+    """What that dataset and its loader do in the user's own code, each with the reason."""
+    hint: str = ""
+    """What would let headrace do more of it."""
     version: int = VERSION
 
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from headrace.core.errors import OptionError
 from headrace.recipes.calls import deterministic, from_module
 from headrace.recipes.image.ops import decode
 from headrace.recipes.recipe import Recipe
@@ -23,7 +25,11 @@ if TYPE_CHECKING:
 MakeSource = Callable[..., "Source"]
 """``headrace.sources.files``, handed in: recipes and sources know nothing of each other."""
 
-_LOADERS = {("torchvision.datasets.folder", "default_loader"), ("torchvision.datasets.folder", "pil_loader")}
+NOT_NATIVE = "native=False"
+OWN_LOADER = "the dataset has a loader of its own"
+TRUNCATED = "ImageFile.LOAD_TRUNCATED_IMAGES is set"
+_FOLDER = "torchvision.datasets.folder"
+_LOADERS = {(_FOLDER, "default_loader"), (_FOLDER, "pil_loader")}
 
 
 class Recognised(NamedTuple):
@@ -34,39 +40,79 @@ class Recognised(NamedTuple):
     """What became of each of its transforms."""
 
 
-def recognise(dataset: Any, files: MakeSource, *, native: bool = True) -> Recognised | None:
+def recognise(
+    dataset: Any, files: MakeSource, *, native: bool = True, collate: Callable[[Any], Any] | None = None
+) -> Recognised | None:
     """The recipe that gives the samples of a torchvision folder dataset (or a subset of one), or None.
 
     ``files`` makes a source of paths and targets: ``headrace.sources.files``. ``native``: images are decoded by
     headrace, and transforms that it knows become its steps; otherwise everything is the dataset's own code.
+    ``collate`` gets the samples one by one, so each has to be what the dataset gives, and not its row alone.
     """
-    indices: Sequence[int] | None = None
-    if _is(dataset, "torch.utils.data.dataset", "Subset"):
-        indices, dataset = dataset.indices, dataset.dataset
+    given, dataset = dataset, _whole(dataset)
     if not _is_folder(dataset):
         return None
-    samples = dataset.samples if indices is None else [dataset.samples[index] for index in indices]
-    loader = dataset.loader
-    known = (getattr(loader, "__module__", ""), getattr(loader, "__qualname__", "")) in _LOADERS
+    samples = dataset.samples if given is dataset else [dataset.samples[index] for index in given.indices]
+    if collate is not None and not {type(target) for _, target in samples} <= {int}:
+        return None  # a source keeps targets as an array of numbers
+    loader, known = dataset.loader, _has_known_loader(dataset)
     source = files([path for path, _ in samples], [target for _, target in samples], encoded=known)
     transforms = _flat(dataset.transform)
-    why = "" if known else "the dataset has a loader of its own"
-    why = why or ("" if native else "native=False") or _pillow_told()
+    why = why_not_native(dataset, native=native)
     if not why:
         steps, notes = translate(transforms)
         reading = decode(upright=False, max_pixels=_most_pixels())
-        return Recognised(
-            Recipe(source, reading, steps, target_transform=dataset.target_transform), tuple(notes)
-        )
+        try:
+            return Recognised(
+                Recipe(source, reading, steps, collate=collate, target_transform=dataset.target_transform),
+                tuple(notes),
+            )
+        except OptionError as error:  # (bfloat16 in front of user code)
+            why = str(error)
     return Recognised(
         Recipe(
             source=source,
             decode=deterministic(pil_decode) if known else deterministic(LoadPath(loader)),
             augment=[as_call(transform) for transform in transforms],
+            collate=collate,
             target_transform=dataset.target_transform,
         ),
         tuple(Note(type(transform).__name__, why) for transform in transforms),
     )
+
+
+def may_be_known(dataset: Any) -> bool:
+    """Whether the dataset is of a kind that ``recognise`` knows, or one of the user's made of it."""
+    return any(cls.__module__ == _FOLDER for cls in type(_whole(dataset)).__mro__)
+
+
+def why_not_native(dataset: Any, *, native: bool) -> str:
+    """Why images of a dataset that is recognised are not decoded by headrace; empty: they are."""
+    dataset = _whole(dataset)
+    if not _has_known_loader(dataset):
+        return OWN_LOADER
+    return _pillow_told() if native else NOT_NATIVE
+
+
+def _has_known_loader(dataset: Any) -> bool:
+    loader = dataset.loader
+    return (getattr(loader, "__module__", ""), getattr(loader, "__qualname__", "")) in _LOADERS
+
+
+def _whole(dataset: Any) -> Any:
+    """The dataset that a subset is of."""
+    return dataset.dataset if _is(dataset, "torch.utils.data.dataset", "Subset") else dataset
+
+
+def tensor_type(dataset: Any) -> Any:
+    """Torchvision's own type of the tensors that a dataset's transforms end with; None: they are plain tensors."""
+    typed = False
+    for transform in _flat(_whole(dataset).transform):
+        if not type(transform).__module__.startswith("torchvision.transforms.v2"):
+            typed = False
+        elif type(transform).__name__ in ("ToImage", "ToImageTensor", "ToPureTensor"):
+            typed = type(transform).__name__ != "ToPureTensor"
+    return getattr(sys.modules.get("torchvision.tv_tensors"), "Image", None) if typed else None
 
 
 def _is(value: Any, module: str, name: str) -> bool:
@@ -78,7 +124,7 @@ def _is_folder(dataset: Any) -> bool:
     kind = type(dataset)
     for method in ("__getitem__", "__len__"):
         owner = next((cls for cls in kind.__mro__ if method in vars(cls)), None)
-        if owner is None or owner.__module__ != "torchvision.datasets.folder":
+        if owner is None or owner.__module__ != _FOLDER:
             return False
     if hasattr(kind, "__getitems__"):  # torch's loader would fetch whole batches by it
         return False
@@ -94,7 +140,7 @@ def _pillow_told() -> str:
     """Why images have to be read by Pillow itself: the program has told it how."""
     from PIL import ImageFile
 
-    return "ImageFile.LOAD_TRUNCATED_IMAGES is set" if ImageFile.LOAD_TRUNCATED_IMAGES else ""
+    return TRUNCATED if ImageFile.LOAD_TRUNCATED_IMAGES else ""
 
 
 def _most_pixels() -> int:

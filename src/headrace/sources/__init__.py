@@ -1,5 +1,6 @@
 """Where samples lie: sources read the encoded bytes of many samples at once."""
 
+from headrace.sources.arrow import ArrowSource, hf
 from headrace.sources.folders import IMAGE_EXTENSIONS, folder
 from headrace.sources.identity import identities
 from headrace.sources.local import FileSource, files
@@ -8,11 +9,13 @@ from headrace.sources.source import Source
 
 __all__ = [
     "IMAGE_EXTENSIONS",
+    "ArrowSource",
     "FileSource",
     "Source",
     "SyntheticSource",
     "files",
     "folder",
+    "hf",
     "identities",
     "synthetic",
 ]

@@ -28,7 +28,7 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def read_many(self, indices: Sequence[int] | NDArray[Any]) -> list[bytes | BaseException]:
-        """The bytes of each sample, or the error that kept them from being read."""
+        """The bytes of each sample (or a memoryview of them), or the error that kept them from being read."""
         ...
 
     def name(self, index: int) -> str:

@@ -100,6 +100,8 @@ def test_a_single_giant_does_not_set_the_measure() -> None:
 def test_blocks_of_samples_of_similar_size_have_no_gaps() -> None:
     shelf = Shelf(Form.DECODED, "d", 1000)
     shelf.learn([500_000, 560_000, 560_000])
+    assert shelf.capacity == 1_120_000, "few are known, and the next one may well be the largest"
+    shelf.learn([500_000, 560_000] * 100)
     assert shelf.capacity == 560_000, "what is larger finds no room once"
     shelf.too_small(600_000)
     assert shelf.capacity == 600_000

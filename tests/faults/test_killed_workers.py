@@ -290,7 +290,7 @@ def test_a_replaced_worker_has_as_many_threads_as_the_others(monkeypatch):
         time.sleep(0.01)
         return np.array([os.getpid(), threading.get_native_id()])
 
-    with make(recipe(6000, where), num_workers=None, batch_size=10) as loader:
+    with make(recipe(6000, where), num_workers=2, batch_size=10) as loader:
         iterator = iter(loader)
         while loader.stats().gil_held < 0:
             next(iterator)

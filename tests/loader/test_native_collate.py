@@ -140,7 +140,8 @@ def test_samples_are_those_of_the_dataset(files: Any, name: str) -> None:
                 assert kind is same_kind is list
                 assert (pid == here) == (loader.num_workers == 0), "it runs in the worker, where there is one"
                 for (a, about, b, target), (c, other, d, label) in zip(ours, plain, strict=True):
-                    assert issubclass(c, a) if issubclass(c, Image.Image) else a is c
+                    # (where torchvision itself is loaded, its images come out, as its own ToImage makes them)
+                    assert issubclass(c, a) if issubclass(c, Image.Image) else issubclass(a, c)
                     assert (b, target) == (d, label)
                     assert about[:-1] == other[:-1]
                     apart = np.abs(about[-1].astype(np.float64) - other[-1].astype(np.float64)).max()

@@ -23,6 +23,9 @@ _WIDE = 8
 """Extents of so many times the mean and more may find no room: who is far larger than all others is not cached."""
 _ALIKE = 4
 """Sizes are alike where the largest is more than the mean by this part of it at most."""
+_ENOUGH = 200
+"""Of so many it can be told. (Each is the largest so far with a chance of one in as many as there were: one that is
+finds its block too small, and is cached when it comes again.)"""
 _FIRST = 256
 
 
@@ -76,7 +79,8 @@ class Shelf:
             return _FIRST_CAPACITY
         # Where sizes differ much, the next one may be the largest so far. Where they differ little, that is rare, and
         # blocks without gaps can be filled in huge pages. (Of those smaller than a page, all would count.)
-        alike = _ALIKE * self._largest <= (_ALIKE + 1) * self.expected
+        enough = self._seen >= _ENOUGH and _ALIKE * self._largest <= (_ALIKE + 1) * self.expected
+        alike = enough or self._largest <= self.expected
         likely = self._largest if alike or self.expected < PAGE else 2 * self._largest
         # A power of two, so that it stays the same while the mean moves, and blocks fit where others were.
         return min(likely, 1 << (_WIDE * self.expected - 1).bit_length())

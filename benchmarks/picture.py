@@ -79,11 +79,8 @@ def _dropin(result: Any) -> list[Panel]:
         )
         if rates:
             bars.append(Bar(label, rates[len(rates) // 2], loader != "torch"))
-    return (
-        [Panel("ImageFolder and torchvision's transforms, only the import changed", tuple(bars))]
-        if bars
-        else []
-    )
+    whose = "the usual transforms, with Pillow" if kind == "written out" else "torchvision's transforms"
+    return [Panel(f"ImageFolder and {whose}: only the import changed", tuple(bars))] if bars else []
 
 
 def _single(result: Any) -> list[Panel]:

@@ -263,3 +263,14 @@ def test_what_behaves_otherwise_is_left_alone(samples: Any) -> None:
         assert plain_recipe(other) is None
     assert plain_recipe(Harmless(samples)) is not None
     assert plain_recipe(Subset(Own(samples), [0])) is None
+
+
+def test_a_compose_of_the_user_s_own_is_called_as_it_is(samples: Any) -> None:
+    """Whatever it derives from: it may do other things with its transforms than to call one after the other."""
+    own = type(
+        "Compose", (Compose,), {"__module__": "mine", "__call__": lambda self, image: image.resize((4, 4))}
+    )
+    found = recognise(ImageFolder(samples, transform=own([Resize(16), ToTensor()])), files)
+    assert found is not None
+    (note,) = found.notes
+    assert note.step == "Compose" and "not torchvision's own" in note.why

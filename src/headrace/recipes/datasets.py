@@ -14,10 +14,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from headrace.core.errors import OptionError
-from headrace.recipes.calls import deterministic, from_module
+from headrace.recipes.calls import deterministic
 from headrace.recipes.image.ops import decode
 from headrace.recipes.recipe import Recipe
 from headrace.recipes.translate import Note, as_call, translate
+from headrace.recipes.translate.torchvision import flat
 
 if TYPE_CHECKING:
     from headrace.sources.source import Source
@@ -57,7 +58,7 @@ def recognise(
         return None  # a source keeps targets as an array of numbers
     loader, known = dataset.loader, _has_known_loader(dataset)
     source = files([path for path, _ in samples], [target for _, target in samples], encoded=known)
-    transforms = _flat(dataset.transform)
+    transforms = _transforms(dataset)
     why = why_not_native(dataset, native=native)
     if not why:
         steps, notes = translate(transforms)
@@ -107,7 +108,7 @@ def _whole(dataset: Any) -> Any:
 def tensor_type(dataset: Any) -> Any:
     """Torchvision's own type of the tensors that a dataset's transforms end with; None: they are plain tensors."""
     typed = False
-    for transform in _flat(_whole(dataset).transform):
+    for transform in _transforms(_whole(dataset)):
         if not type(transform).__module__.startswith("torchvision.transforms.v2"):
             typed = False
         elif type(transform).__name__ in ("ToImage", "ToImageTensor", "ToPureTensor"):
@@ -151,13 +152,9 @@ def _most_pixels() -> int:
     return 1 << 32 if limit is None else 2 * limit
 
 
-def _flat(transform: Any) -> list[Any]:
-    """The transforms one by one."""
-    if transform is None:
-        return []
-    if from_module(transform, "torchvision") and type(transform).__name__ == "Compose":
-        return [step for inner in transform.transforms for step in _flat(inner)]
-    return [transform]
+def _transforms(dataset: Any) -> list[Any]:
+    """The dataset's transforms one by one."""
+    return [] if dataset.transform is None else flat(dataset.transform)
 
 
 def pil_decode(data: bytes) -> Any:

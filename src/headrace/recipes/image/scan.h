@@ -47,7 +47,7 @@ int scan_begin(Scan *scan, const uint8_t *sof, size_t sof_size, const uint8_t *s
                LibraryTable *const *dc, LibraryTable *const *ac, unsigned interval, const uint8_t *data,
                const uint8_t *end);
 
-/* Only columns of pixels from x0 up to x1 are wanted; `width` is the image's. */
+/* Only columns of pixels from x0 up to x1 are wanted, of which an MCU has `mcu_width`. */
 void scan_columns(Scan *scan, int mcu_width, int x0, int x1);
 
 /* Reads one MCU into blocks of zeros; NULL: nowhere. Returns 0 at anything unusual. */

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import math
 import os
 import statistics
-import subprocess
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from typing import Any
 from benchmarks.accuracy import data
 from benchmarks.common.progress import say
 from benchmarks.common.report import Target, header, publish, table
+from benchmarks.common.rounds import RunFailed, run_process
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOADERS = ("torch", "headrace")
@@ -55,22 +54,12 @@ def train(
     command = [sys.executable, "-m", "benchmarks.accuracy.job", str(root), loader, "--seed", str(seed)]
     command += ["--transforms", transforms, "--side", str(size.side), "--width", str(size.width)]
     command += ["--epochs", str(size.epochs), "--batch", str(size.batch), "--workers", str(workers)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])}
+    paths = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
+    environment = {"PYTHONPATH": paths, "HEADRACE_RECORD": "0"}
     try:
-        done = subprocess.run(
-            command,
-            env={**environment, "HEADRACE_RECORD": "0"},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-            cwd=REPOSITORY,
-        )
-    except subprocess.TimeoutExpired:
-        return f"it took more than {LIMIT_S} s"
-    if done.returncode:
-        return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        found = run_process(command, REPOSITORY, environment, LIMIT_S)
+    except RunFailed as error:
+        return str(error)
     return found
 
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from typing import Any
 from benchmarks.common.photos import PhotosUnavailable, describe_photos, make_photos
 from benchmarks.common.progress import say
 from benchmarks.common.report import header, publish, table, target
+from benchmarks.common.rounds import RunFailed, run_process
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 LOADERS = ("torch", "headrace", "headrace, cached", "headrace, native=False")
@@ -28,25 +27,12 @@ def measure(root: Path, loader: str, transforms: str, args: argparse.Namespace) 
     epochs = 3 if loader == "headrace, cached" else 2
     command = [sys.executable, "-m", "benchmarks.dropin.job", str(root), loader, "--transforms", transforms]
     command += ["--workers", str(args.workers), "--epochs", str(epochs), "--batch", str(args.batch)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])}
-    environment |= {"HEADRACE_RECORD": "0", "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")])
+    environment = {"PYTHONPATH": paths, "HEADRACE_RECORD": "0", "OMP_NUM_THREADS": "1"}
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_S,
-            check=False,
-            cwd=REPOSITORY,
-        )
-    except subprocess.TimeoutExpired:
-        return f"it took more than {LIMIT_S} s"
-    if done.returncode:
-        return (
-            done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"exit status {done.returncode}"
-        )
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        found = run_process(command, REPOSITORY, environment, LIMIT_S)
+    except RunFailed as error:
+        return str(error)
     later = found["epochs"][1:]
     found["rate"] = sum(epoch["images"] for epoch in later) / sum(epoch["seconds"] for epoch in later)
     found["first"] = found["epochs"][0]["images"] / found["epochs"][0]["seconds"]

@@ -145,7 +145,7 @@ def test_no_more_is_taken_than_the_cache_may_hold(fd: int) -> None:
     assert resident(fd) == 3 * HUGE
 
 
-@pytest.mark.skipif(not HUGE, reason="no huge pages here")
+@pytest.mark.skipif(not HUGE, reason="needs transparent huge pages of at most 4 MiB")
 def test_a_kernel_that_makes_none_is_not_asked_for_ever(fd: int, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
@@ -163,7 +163,7 @@ def test_a_kernel_that_makes_none_is_not_asked_for_ever(fd: int, monkeypatch: py
     assert asked == [HUGE] * 3
 
 
-@pytest.mark.skipif(not HUGE, reason="no huge pages here")
+@pytest.mark.skipif(not HUGE, reason="needs transparent huge pages of at most 4 MiB")
 def test_huge_pages_that_cost_more_than_small_ones_are_given_up(
     fd: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,12 +15,13 @@ COUNT = 300
 MORE = 1 << 30
 
 
-def recipe() -> hr.Recipe:
+def recipe(latency: float = 0.0) -> hr.Recipe:
     """Of 12 KB a sample."""
-    return hr.Recipe(hr.synthetic.source(COUNT, shape=(64, 64, 3), classes=COUNT), hr.synthetic.decode())
+    source = hr.synthetic.source(COUNT, shape=(64, 64, 3), classes=COUNT, latency=latency)
+    return hr.Recipe(source, hr.synthetic.decode())
 
 
-def job(workers: int, share: bool) -> tuple[int, int]:
+def job(workers: int, share: bool, latency: float = 0.0) -> tuple[int, int]:
     """A job that may have a gigabyte of addresses more than it has at its start: its hits, and what it prepared."""
     # What torch takes is no part of what is left: a build for CUDA gigabytes, its allocator one with a first tensor.
     torch.rand(1 << 20)
@@ -28,7 +29,7 @@ def job(workers: int, share: bool) -> tuple[int, int]:
         taken = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (taken + MORE, resource.RLIM_INFINITY))
     with hr.DataLoader(
-        recipe(), batch_size=20, shuffle=True, cache="64MiB", share=share, num_workers=workers
+        recipe(latency), batch_size=20, shuffle=True, cache="64MiB", share=share, num_workers=workers
     ) as loader:
         for _ in range(2):
             seen = [target for _, targets in loader for target in targets.tolist()]
@@ -37,9 +38,9 @@ def job(workers: int, share: bool) -> tuple[int, int]:
     return stats.hits, stats.decoded if share else stats.fetched_samples
 
 
-def run(start: Start, workers: int, share: bool) -> tuple[int, int]:
+def run(start: Start, workers: int, share: bool, latency: float = 0.0) -> tuple[int, int]:
     """What such a job found."""
-    one = start(call=[__name__, "job", workers, share])
+    one = start(call=[__name__, "job", workers, share, latency])
     hits, prepared = one.until("found")["value"]
     one.wait()
     return hits, prepared
@@ -48,6 +49,14 @@ def run(start: Start, workers: int, share: bool) -> tuple[int, int]:
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_jobs_own_cache_works(start: Start, workers: int) -> None:
     hits, fetched = run(start, workers, False)
+    assert hits >= COUNT and fetched < 1.2 * COUNT
+
+
+@pytest.mark.parametrize("share", [False, True], ids=["own", "shared"])
+def test_slow_storage_is_read_by_as_many_threads_as_there_are_addresses_for(
+    start: Start, share: bool
+) -> None:
+    hits, fetched = run(start, 1, share, latency=0.02)
     assert hits >= COUNT and fetched < 1.2 * COUNT
 
 

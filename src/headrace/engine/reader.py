@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ class Reader:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._pool: ThreadPoolExecutor | None = None
+        self._widest = _WIDEST
         self._read_time = 0.0
         self._prepare_time = 1e-3
 
@@ -34,18 +35,27 @@ class Reader:
         """The bytes of each sample, or why there are none; and the seconds that one of them took."""
         count = len(indices)
         begun = time.perf_counter()
-        width = min(_WIDEST, count, math.ceil(1.5 * self._read_time / max(self._prepare_time, 1e-6)))
-        if width <= 1:
-            blobs = self._part(indices)
-            width = 1
-        else:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(_WIDEST, thread_name_prefix="headrace-fetch")
-            parts = np.array_split(indices, width)
-            blobs = [blob for part in self._pool.map(self._part, parts) for blob in part]
-        each = (time.perf_counter() - begun) * width / count
+        need = math.ceil(1.5 * self._read_time / max(self._prepare_time, 1e-6))
+        width = max(1, min(self._widest, count, need))
+        blobs = self._part(indices) if width == 1 else self._at_once(np.array_split(indices, width))
+        each = (time.perf_counter() - begun) * min(width, self._widest) / count
         self._read_time += 0.3 * (each - self._read_time)
         return blobs, each
+
+    def _at_once(self, parts: list[NDArray[np.int64]]) -> list[bytes | BaseException]:
+        """All parts, each by a thread; by as many as may be started where threads or addresses are limited."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._widest, thread_name_prefix="headrace-fetch")
+        begun: list[Future[list[bytes | BaseException]]] = []
+        try:
+            for part in parts:
+                begun.append(self._pool.submit(self._part, part))  # noqa: PERF401  what came before an error counts
+        except RuntimeError:  # no thread can be started; from now on with those that could
+            self._widest = max(1, len(begun))
+            self._pool.shutdown(wait=False)
+            self._pool = None
+        rest = [self._part(part) for part in parts[len(begun) :]]
+        return [blob for part in (*(future.result() for future in begun), *rest) for blob in part]
 
     def _part(self, indices: NDArray[np.int64]) -> list[bytes | BaseException]:
         """What the source gives. One that raises is asked again for each sample, to find the one at fault."""

@@ -1,0 +1,59 @@
+"""Reading many samples at once, and where that is not allowed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from headrace.engine.reader import Reader
+
+
+class Slow:
+    """A source that waits for each sample, and knows how many threads read at the same time."""
+
+    def __init__(self) -> None:
+        self.reading: set[int] = set()
+        self.most = 0
+
+    def read_many(self, indices: NDArray[np.int64]) -> Sequence[bytes]:
+        self.reading.add(threading.get_ident())
+        self.most = max(self.most, len(self.reading))
+        time.sleep(0.002 * len(indices))
+        self.reading.discard(threading.get_ident())
+        return [str(index).encode() for index in indices]
+
+
+def read(reader: Reader, times: int = 6) -> None:
+    for _ in range(20):
+        reader.prepared(100, 1e-2)
+    for first in range(0, 64 * times, 64):
+        blobs, _ = reader.read(np.arange(first, first + 64))
+        assert blobs == [str(index).encode() for index in range(first, first + 64)]
+
+
+def test_slow_storage_is_read_by_many_threads() -> None:
+    source = Slow()
+    read(Reader(source))  # type: ignore[arg-type]
+    assert source.most > 8
+
+
+@pytest.mark.parametrize("allowed", [0, 1, 5])
+def test_no_more_threads_than_may_be_started(monkeypatch: pytest.MonkeyPatch, allowed: int) -> None:
+    start = threading.Thread.start
+    begun: list[threading.Thread] = []
+
+    def limited(thread: threading.Thread) -> None:
+        if sum(one.is_alive() for one in begun) >= allowed:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+        begun.append(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    source = Slow()
+    read(Reader(source))  # type: ignore[arg-type]
+    assert source.most <= allowed + 1

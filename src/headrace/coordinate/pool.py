@@ -467,26 +467,31 @@ class Pool:
 
         ``left``: for each, the jobs that have yet to take it.
         """
-        form, held = shelf.form, self._sizes
+        held, size_of, page = self._sizes, self.space.size_of, self.space.page
+        more = 0
         for sample, offset, nbytes in zip(samples, offsets, sizes, strict=True):
             if offset in self._unsized:  # nobody knew how small it is
                 self._unsized.discard(offset)
                 self.space.shrink(offset, nbytes)
-            block, expected = self.space.size_of(offset), held[offset][1]
-            # Of a block that is not filled, the machine holds the pages that are; of a slab, all.
-            kept = expected if self.space.packs(block) else min(block, aligned(nbytes, self.space.page))
-            if kept != expected:
-                self._charge(form, kept - expected)
+            block, kept = size_of(offset), held[offset][1]
+            if (
+                block >= page
+            ):  # of one that is not filled, the machine holds the pages that are; of a slab, all
+                filled = min(block, aligned(nbytes, page))
+                more += filled - kept
+                kept = filled
             held[offset] = (shelf, kept, sample)
+        self._charge(shelf.form, more)
         shelf.learn(sizes)
         shelf.put(samples, offsets, sizes, self.tick(len(samples)), left)
 
     def give_back(self, offsets: Collection[int]) -> None:
         """Blocks that nobody fills or reads any more."""
         self._unsized.difference_update(offsets)
+        used, held = self._used, self._sizes
         for offset in offsets:
-            shelf, size, _ = self._sizes.pop(offset)
-            self._charge(shelf.form, -size)
+            shelf, size, _ = held.pop(offset)
+            used[shelf.form] -= size
         self.space.free(offsets)
 
     def evict(self, shelf: Shelf, samples: list[int]) -> None:

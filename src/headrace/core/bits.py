@@ -189,10 +189,10 @@ def choose(words: Words, wanted: int, key: int) -> Ids:
         found = _distinct(tries[test(words, tries)], wanted)
         if len(found) == wanted:
             return found
-    ranked = _Ranked(words)
     key = rnd.key(key, 1)
-    if ranked.total <= 4 * wanted:
+    if not at_least(words, 4 * wanted + 1):
         return shuffled(members(words), key)[:wanted]
+    ranked = _Ranked(words)
     number = wanted + wanted // 2 + 16
     ranks = _distinct(_numbers(key, number, ranked.total), wanted)
     while len(ranks) < wanted:

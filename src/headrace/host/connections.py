@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import select
 import socket
 import stat
 import time
@@ -53,6 +54,8 @@ class Connection:
     leaving: bool = False
     """Close it once everything is sent."""
     gone: bool = False
+    events: int = select.EPOLLIN
+    """What it is waited for."""
 
     def post(self, reply: Reply, fds: tuple[int, ...] = ()) -> None:
         """Put a reply into the outbox. Raises ProtocolError if it has too many that nobody reads."""

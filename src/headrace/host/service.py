@@ -13,7 +13,7 @@ import contextlib
 import gc
 import os
 import secrets
-import selectors
+import select
 import signal
 import socket
 import time
@@ -74,7 +74,7 @@ _HELLO = 10.0
 _REST = 1.0
 """Seconds for which nobody is let in where descriptors or memory for it lack."""
 _AT_ONCE = 64
-"""Connections that are taken, and messages of one connection that are read, before others have their turn."""
+"""Connections that are taken before others have their turn, and messages of a worker that are read whose job goes."""
 _FAILURES = 10
 """Failures of its own, one after the other, after which a host goes."""
 _SMALL, _COPIES = 64 << 20, 8
@@ -110,13 +110,13 @@ class Service:
         """Seconds that a turn may take: in less than that, no job gives a host up."""
         self._resting = 0.0
         """Until when nobody is let in; 0: everybody is."""
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(claimed.listener, selectors.EVENT_READ, None)
+        self._epoll = select.epoll()
+        self._epoll.register(claimed.listener, select.EPOLLIN)
         self._signals, self.wake = socket.socketpair()
         """What is written to ``wake`` ends a wait: a process has its signals' numbers written there."""
         for sock in (self._signals, self.wake):
             sock.setblocking(False)
-        self._selector.register(self._signals, selectors.EVENT_READ, None)
+        self._epoll.register(self._signals, select.EPOLLIN)
         self._quiet_since = self._looked = self._ticked = self._turned = time.monotonic()
 
     # -- the loop ----------------------------------------------------------------------------------------------
@@ -130,23 +130,24 @@ class Service:
 
     def _turn(self) -> None:
         waited_for = any(ticket.waiting for ticket in self.commons.tickets.values())
-        ready = self._selector.select(_TICK if waited_for or self._overfull or self._resting else _LOOK)
+        ready = self._epoll.poll(_TICK if waited_for or self._overfull or self._resting else _LOOK)
         if time.monotonic() - self._turned > self._longest:
             # Jobs may have given this host up, and still read what it would give to others.
             log("it stood still for too long; whoever is still here goes on with another host")
             self._stop = True
             return
-        for key, events in ready:
+        for fd, events in ready:
             self.commons.now = time.monotonic()
-            if key.data is None:
+            connection = self.connections.get(fd)
+            if connection is None:
                 self._accept()
             else:
-                self._serve(key.data, key.fd, events)
+                self._serve(connection, fd, events)
             self._send_replies()
         now = self._turned = self.commons.now = time.monotonic()
         if self._resting and now >= self._resting:
             self._resting = 0.0
-            self._selector.register(self._claimed.listener, selectors.EVENT_READ, None)
+            self._epoll.register(self._claimed.listener, select.EPOLLIN)
         if now - self._ticked >= _TICK:
             self._ticked = now
             self._tick()
@@ -229,7 +230,7 @@ class Service:
             except OSError as error:
                 # Those who wait stay where they are. To look at them all the time would help nobody.
                 log(f"nobody is let in for {_REST:g} s: {named(error)}")
-                self._selector.unregister(self._claimed.listener)
+                self._epoll.unregister(self._claimed.listener)
                 self._resting = time.monotonic() + _REST
                 return
 
@@ -242,20 +243,23 @@ class Service:
             with sock, contextlib.suppress(OSError):
                 wire.send(sock, encoder.encode(Refused("it has too many connections", again=True)))
             return
-        self._selector.register(sock, selectors.EVENT_READ, connection)
+        self._epoll.register(sock, select.EPOLLIN)
         self.connections[sock.fileno()] = connection
         self._by_pid[connection.pid] += 1
 
     def _serve(self, connection: Connection, fd: int, events: int) -> None:
-        """Take in what somebody says. This is the boundary: whatever fails here costs that connection alone."""
+        """Take in what somebody says, or send what it can take now."""
         if fd == connection.pidfd:
             self._drop(connection)
             return
-        if events & selectors.EVENT_WRITE:
+        if events & ~select.EPOLLIN:
             self._flush(connection)
-        if not events & selectors.EVENT_READ:
-            return
-        for _ in range(_AT_ONCE):  # others want to be heard, too
+        if events & ~select.EPOLLOUT:
+            self._hear(connection, 1)  # others want to be heard, too
+
+    def _hear(self, connection: Connection, most: int) -> None:
+        """Take in messages. This is the boundary: whatever fails here costs that connection alone."""
+        for _ in range(most):
             if connection.gone or connection.leaving:
                 return
             fds: list[int] = []
@@ -279,8 +283,6 @@ class Service:
                 return
             finally:
                 wire.close_all(fds)
-            if len(data) > wire.INLINE:
-                return
 
     @staticmethod
     def _complain(connection: Connection, error: Exception) -> None:
@@ -340,7 +342,7 @@ class Service:
         with contextlib.suppress(OSError, AttributeError):
             connection.pidfd = os.pidfd_open(connection.pid)
             self.connections[connection.pidfd] = connection
-            self._selector.register(connection.pidfd, selectors.EVENT_READ, connection)
+            self._epoll.register(connection.pidfd, select.EPOLLIN)
 
     def _refuse(self, connection: Connection, reason: str, *, again: bool = False) -> None:
         connection.leaving, connection.since = True, time.monotonic()
@@ -416,12 +418,13 @@ class Service:
             self._complain(connection, error)
             self._drop(connection)
             return
-        events = 0 if connection.leaving else selectors.EVENT_READ
-        events |= selectors.EVENT_WRITE if connection.outbox else 0
+        events = 0 if connection.leaving else select.EPOLLIN
+        events |= select.EPOLLOUT if connection.outbox else 0
         if not events:
             self._drop(connection)
-        elif self._selector.get_key(connection.sock).events != events:
-            self._selector.modify(connection.sock, events, connection)
+        elif connection.events != events:
+            connection.events = events
+            self._epoll.modify(connection.sock, events)
 
     # -- farewells ---------------------------------------------------------------------------------------------
 
@@ -432,17 +435,17 @@ class Service:
         connection.gone = True
         if connection.role == "job":
             for worker in list(self.workers[connection.session]):  # what they said before counts
-                self._serve(worker, worker.sock.fileno(), selectors.EVENT_READ)
+                self._hear(worker, _AT_ONCE)
         connection.outbox.clear()
         self._by_pid[connection.pid] -= 1
         if not self._by_pid[connection.pid]:
             del self._by_pid[connection.pid]
-        self._selector.unregister(connection.sock)
+        self._epoll.unregister(connection.sock)
         del self.connections[connection.sock.fileno()]
         connection.sock.close()
         if connection.pidfd >= 0:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(connection.pidfd)
+            with contextlib.suppress(OSError):
+                self._epoll.unregister(connection.pidfd)
             self.connections.pop(connection.pidfd, None)
             os.close(connection.pidfd)
         try:

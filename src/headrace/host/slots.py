@@ -219,7 +219,7 @@ class SlotPool:
                 slot.offset = slot.nbytes = 0
                 slot.row = -1
             self.put_back(slot)
-        if self._board is not None:
+        if self._usual and self._board is not None:  # else no worker has taken a range yet
             self._trim(self._board)
 
     @property

@@ -8,7 +8,6 @@ from typing import Any, Literal
 from headrace.coordinate.directory import Directory
 from headrace.core.forms import CACHEABLE, Form
 from headrace.host.inline import InlineHost
-from headrace.loader.place import cpus_per_rank
 from headrace.loader.recipe_collate import RecipeCollator
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import Session
@@ -32,13 +31,14 @@ def describe(
     own_number: bool,
     cache: int,
     memory: float,
+    cpus: int,
     profile: Profile | None,
 ) -> Situation:
     """The situation. ``workers``: processes. ``own_number``: the user chose it. ``cache``: bytes, as wanted.
-    ``memory``: bytes that are available."""
+    ``memory``: bytes that are available. ``cpus``: this rank's part of them."""
     own = workers if own_number else None
     if not isinstance(session, RecipeSession):
-        means = Means(cpus_per_rank(), max(1, workers), max(1, workers))
+        means = Means(cpus, max(1, workers), max(1, workers))
         return Situation(
             kind="dataset", recent=recent, total=total, means=means, inline=not workers, own_workers=workers
         )
@@ -92,7 +92,7 @@ def describe(
         kind="recipe",
         recent=recent,
         total=total,
-        means=Means(cpus_per_rank(), hands, fetchers),
+        means=Means(cpus, hands, fetchers),
         inline=inline,
         own_workers=own,
         held=1.0 if recipe.user_randomness else host.totals.gil_held if user_code else None,

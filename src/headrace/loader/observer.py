@@ -15,6 +15,7 @@ from headrace.core.memory import available_memory
 from headrace.loader.describe import Entered, describe
 from headrace.loader.learning import wants_profiles
 from headrace.loader.native import Native
+from headrace.loader.place import cpus_per_rank
 from headrace.loader.sessions import Session
 from headrace.loader.sharing import job_name
 from headrace.loader.sums import entries, session_sums
@@ -69,7 +70,8 @@ class Observer:
         self._seen_entries: Entered = (0.0, 0.0, 0.0, 0.0)
         self._profile: Profile | None = None
         self._asked_for_profile = False
-        self._available = self._memory_due = 0.0
+        self._available = (0.0, 1)
+        self._means_due = 0.0
         self._records = recording()
         self._owner = os.getpid()
         self._directory = _here()
@@ -113,6 +115,7 @@ class Observer:
         if not self._recent.seconds:
             return None
         subject = self.subject
+        memory, cpus = self._means()
         return describe(
             session,
             self._recent,
@@ -121,7 +124,8 @@ class Observer:
             workers=subject.workers,
             own_number=subject.own_number,
             cache=subject.cache,
-            memory=self._memory(),
+            memory=memory,
+            cpus=cpus,
             profile=self._known(),
         )
 
@@ -144,11 +148,12 @@ class Observer:
             self._entered = (a, b, c, d)
         self._seen, self._seen_entries = now, hits
 
-    def _memory(self) -> float:
-        """What a cache could have. It takes a while to find out, and hardly changes."""
+    def _means(self) -> tuple[float, int]:
+        """What a cache could have, and the CPUs. It takes a while to find out, and hardly changes."""
         now = time.perf_counter()
-        if now >= self._memory_due:
-            self._memory_due, self._available = now + _WRITE, float(available_memory())
+        if now >= self._means_due:
+            self._means_due = now + _WRITE
+            self._available = float(available_memory()), cpus_per_rank()
         return self._available
 
     def _known(self) -> Profile | None:

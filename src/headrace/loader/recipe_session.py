@@ -114,16 +114,12 @@ class RecipeSession(Hosted):
             on_start,
             None if sharing is None else sharing.store,
         )
-        # (each order of a job that shares is reported to the host, too)
-        rows = (
-            None
-            if collator is not None
-            else rows_per_order(size, hands if sharing is None else -(-hands // 2))
-        )
+        shared: dict[str, Any] = {} if sharing is None else {"shared": True, "ranks": sharing.world_size}
+        rows = None if collator is not None else rows_per_order(size, hands, **shared)
         self._tunes = ahead is None and rows is not None
         self._follows_hands = ahead is None and rows is None
         if ahead is None:
-            ahead = num_workers + hands if rows is None else ahead_at_first(size, hands, rows)
+            ahead = num_workers + hands if rows is None else ahead_at_first(size, hands, rows, **shared)
         run = None
         if num_workers == 0:
             stages = task.stages(parts.arena, parts.board)

@@ -42,6 +42,11 @@ class Sharing:
         self._number = next(_loaders)
 
     @property
+    def world_size(self) -> int:
+        """The ranks of the job."""
+        return self._options.world_size
+
+    @property
     def store(self) -> Callable[..., SharedStore]:
         """Makes the shared cache as a worker sees it; called in the worker."""
         return functools.partial(_open_store, self.client.path, self.client.token, runtime.patience())

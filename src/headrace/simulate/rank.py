@@ -72,12 +72,11 @@ class Rank:
         plain = job.loader == "plain"
         threads = 1 if plain else people.threads
         self.hands = people.processes * threads
-        rows = (
-            None if plain else rows_per_order(job.batch, -(-self.hands // 2) if self._shared else self.hands)
-        )
+        shared: dict[str, Any] = {"shared": self._shared, "ranks": world_size}
+        rows = None if plain else rows_per_order(job.batch, self.hands, **shared)
         self._tunes = not job.ahead and rows is not None
         self.ahead = job.ahead or (
-            2 * people.processes if rows is None else ahead_at_first(job.batch, self.hands, rows)
+            2 * people.processes if rows is None else ahead_at_first(job.batch, self.hands, rows, **shared)
         )
         self._most_ahead = max(4, 2 * people.processes)
         node.commons.division.workers += people.processes

@@ -103,24 +103,24 @@ def test_an_augmented_sample_goes_when_all_have_had_it_but_for_those_who_left() 
     world.check_quiet()
 
 
-def test_a_draw_says_whether_others_share_what_is_prepared_for_it() -> None:
+def test_a_draw_says_how_many_share_what_is_prepared_for_it() -> None:
     """A job in company keeps less ahead."""
     world = World()
 
-    def accompanied(member: Member) -> bool:
+    def company(member: Member) -> int:
         world.commons.ask(member.session, b"")
         drawn = [reply for _, reply in world.commons.out if isinstance(reply, Drawn)][-1]
         world.deliver()
         world.settle()
-        return drawn.accompanied
+        return drawn.company
 
     first = Member(world, np.arange(200), keys=("", "d", "a"))
     first.begin()
-    assert not accompanied(first)
+    assert company(first) == 0
     stranger = Member(world, np.arange(300, 400), keys=("", "x", "y"))
-    assert stranger.number >= 0 and not accompanied(first), "with whom nothing can be shared"
+    assert stranger.number >= 0 and company(first) == 0, "with whom nothing can be shared"
     second = Member(world, np.arange(200), keys=("", "d", "b"))
-    assert accompanied(first)
+    assert company(first) == 1
     second.leave()
     second.bury()
-    assert not accompanied(first)
+    assert company(first) == 0

@@ -26,7 +26,10 @@ def test_busy_hands_and_a_fed_loop_stay_as_they_are():
 
 def test_who_starves_in_company_keeps_little_ahead():
     times = {"elapsed": 10, "idle": 6, "hands": 2}
-    assert deepen(4, 8, waited=9, accompanied=True, **times) == 2
-    assert deepen(1, 8, waited=9, accompanied=True, **times) == 1, "less was asked for"
+    assert deepen(4, 8, waited=9, company=1, cpus=2, **times) == 2
+    assert deepen(1, 8, waited=9, company=1, cpus=2, **times) == 2, "others have left"
+    assert deepen(2, 8, waited=9, company=1, cpus=2, **times) == 2
+    assert deepen(4, 8, waited=9, company=2, cpus=2, **times) == 1, "more jobs than CPUs"
+    assert deepen(1, 8, waited=9, company=2, cpus=2, **times) == 1
     assert deepen(4, 8, waited=9, **times) == 5, "alone it costs nobody anything"
-    assert deepen(4, 8, waited=3, accompanied=True, **times) == 5, "uneven, not starving"
+    assert deepen(4, 8, waited=3, company=1, cpus=2, **times) == 5, "uneven, not starving"

@@ -383,7 +383,7 @@ class Commons(Budgets):
                     given=given,
                     last=last,
                     whole=b"" if whole is None else job.dataset.to_local(whole).tobytes(),
-                    accompanied=not epoch.explicit and bool(self._peers(job)),
+                    company=0 if epoch.explicit else len(self._peers(job)),
                 ),
             )
         )

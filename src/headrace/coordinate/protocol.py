@@ -13,7 +13,7 @@ import msgspec
 
 from headrace.coordinate.messages import Order, Spent
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised whenever a message changes its meaning."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
@@ -140,8 +140,8 @@ class Drawn(msgspec.Struct, tag="drawn", array_like=True):
     last: bool
     whole: bytes = b""
     """The samples of the whole step, where several ranks share it."""
-    accompanied: bool = False
-    """Whether other jobs draw what this one prepares, and this one what they do."""
+    company: Count = 0
+    """Other jobs that draw what this one prepares, as this one does what they do."""
 
 
 class Over(msgspec.Struct, tag="over", array_like=True):

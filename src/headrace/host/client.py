@@ -78,8 +78,8 @@ class SharedClient:
         self.instance = 0
         self.alone = False
         """There is no host to be had."""
-        self.accompanied = False
-        """Whether other jobs drew what this one prepared, when its host last told."""
+        self.company = 0
+        """Other jobs that drew what this one prepared, when its host last told."""
         self._heard = time.monotonic()
         """When the host last said something, or was first waited for."""
         self._pinged = 0.0
@@ -364,7 +364,7 @@ class SharedClient:
         if isinstance(reply, Drawn):
             if self._asked and reply.epoch == self._epoch:
                 _, given = self._asked.popleft()
-                self.accompanied = reply.accompanied
+                self.company = reply.company
                 self._note(SharedDraw.read(reply, given, self.instance))
             else:
                 count = len(reply.indices) // 8  # of an epoch that was left

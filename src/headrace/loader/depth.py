@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from headrace.core.memory import usable_cpus
 from headrace.host.base import Host
 from headrace.planning.depth import deepen
 
@@ -19,8 +20,8 @@ class Depth:
         self._taken = 0
         self._mark = (0.0, 0.0, 0.0)
 
-    def taken(self, *, accompanied: bool = False) -> None:
-        """A batch was taken. ``accompanied``: other jobs share what is prepared."""
+    def taken(self, *, company: int = 0) -> None:
+        """A batch was taken. ``company``: other jobs that share what is prepared."""
         self._taken += 1
         if self._taken % _WINDOW:
             return
@@ -35,7 +36,8 @@ class Depth:
                 waited=waited,
                 idle=idle,
                 hands=self._hands,
-                accompanied=accompanied,
+                company=company,
+                cpus=usable_cpus(),
             )
             host.slots.keep = host.ahead + 1
         self._mark = now

@@ -237,7 +237,7 @@ class RecipeSession(Hosted):
         if batch is None:
             return None
         if self._tunes:
-            self._depth.taken(accompanied=self.sharing is not None and self.sharing.client.accompanied)
+            self._depth.taken(company=0 if self.sharing is None else self.sharing.client.company)
         if self._splitter is not None:
             self._split(self._splitter)
         value = self._pinned(self._value(batch))

@@ -11,7 +11,8 @@ _IDLE = 0.1
 _STARVED = 0.8
 """A loop that waits for more than this share of its time lacks preparing, and no depth evens that out."""
 _IN_COMPANY = 2
-"""Batches ahead that such a loop keeps where others share what is prepared for it."""
+"""Batches ahead that such a loop keeps where others share what is prepared for it. One is enough where there are more
+jobs than CPUs: these have enough to do while it takes its batch."""
 
 
 def deepen(
@@ -22,17 +23,19 @@ def deepen(
     waited: float,
     idle: float,
     hands: int,
-    accompanied: bool = False,
+    company: int = 0,
+    cpus: int = 1,
 ) -> int:
     """Batches to keep ahead from now on, given how the last ``elapsed`` seconds went.
 
     ``waited``: seconds for which the loop waited for a batch. ``idle``: seconds for which the ``hands`` that
     prepare had no order, summed over them. Where both happen, there are hands enough, only not when they are
     needed: one more batch ahead evens that out. Where one of them does not, it would only cost memory.
-    ``accompanied``: other jobs share what is prepared. What is drawn ahead then stays in the cache until everybody
-    has had it and takes room from others, so a loop that waits nearly always keeps few.
+    ``company``: other jobs that share what is prepared, on so many ``cpus``. What is drawn ahead then stays in the
+    cache until everybody has had it and takes room from others, so a loop that waits nearly always keeps few.
     """
-    if accompanied and waited > _STARVED * elapsed:
-        return min(ahead, _IN_COMPANY)
+    if company and waited > _STARVED * elapsed:
+        most = 1 if company >= cpus else _IN_COMPANY
+        ahead = min(ahead, most)
     uneven = elapsed > 0 and waited > _WAITED * elapsed and idle > _IDLE * elapsed * hands
     return min(max(ahead, most), ahead + 1) if uneven else ahead

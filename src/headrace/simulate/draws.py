@@ -113,7 +113,7 @@ class Line:
     def __init__(self, send: Callable[[Begin | Ask], None]) -> None:
         self._send = send
         self.epoch = -1
-        self.accompanied = False
+        self.company = 0
         self.over = False
         self.drawn: deque[Draw] = deque()
         self.asked: deque[Draw | None] = deque()
@@ -135,7 +135,7 @@ class Line:
         """Take in what the host said."""
         if isinstance(reply, Drawn):
             draw = Draw.read(reply, self.asked.popleft())
-            self.accompanied = reply.accompanied
+            self.company = reply.company
             self.drawn.append(draw)
             if draw.waits < len(draw.indices):
                 self._waiting[draw.ticket] = draw

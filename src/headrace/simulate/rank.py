@@ -198,7 +198,8 @@ class Rank:
                 waited=waited,
                 idle=idle,
                 hands=self.hands,
-                accompanied=self._shared and self.line.accompanied,
+                company=self.line.company if self._shared else 0,
+                cpus=self.node.cpus,
             )
         self._mark = mark
 

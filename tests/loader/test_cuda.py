@@ -8,10 +8,10 @@ import os
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import headrace as hr
 from headrace.loader.pinning import pin_value
+from tests.loader import pictures
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
@@ -146,61 +146,15 @@ def test_a_lagging_gpu_gets_every_batch_as_it_was(kind, workers, stream, pin):
 EPOCHS = max(1, BATCHES // 40)
 
 
-def photos(root):
-    """Eighty small images of noise, and a mask of each."""
-    dice = np.random.default_rng(0)
-    for number in range(80):
-        pixels = dice.integers(0, 256, (48, 64, 3), np.uint8)
-        Image.fromarray(pixels).save(root / f"{number:02}.png")
-        Image.fromarray(pixels[..., 0] // 64).save(root / f"{number:02}.mask.png")
-    images = sorted(root.glob("??.png"))
-    return [str(path) for path in images], [str(path.with_suffix(".mask.png")) for path in images]
-
-
-def views(images, masks):
-    steps = [hr.image.random_resized_crop(40), hr.image.horizontal_flip(), hr.image.to_float()]
-    small = [hr.image.random_resized_crop(16), hr.image.to_float()]
-    return {"source": hr.files(images, range(80)), "augment": hr.views(steps, steps, small)}
-
-
-def mixed(images, masks):
-    steps = [hr.image.random_resized_crop(40), hr.image.to_float()]
-    batch = hr.image.one_of(hr.image.mixup(10), hr.image.cutmix(10))
-    return {
-        "source": hr.files(images, [number % 10 for number in range(80)]),
-        "augment": steps,
-        "batch": batch,
-    }
-
-
-def with_masks(images, masks):
-    steps = [hr.image.random_resized_crop(40), hr.image.horizontal_flip(), hr.image.to_float()]
-    return {"source": hr.files(images, masks), "augment": steps, "follow": hr.image.mask()}
-
-
-def with_boxes(images, masks):
-    targets = [{"boxes": np.array([[2, 2, 30 + n % 8, 40]]), "labels": np.array([n])} for n in range(80)]
-    steps = [hr.image.random_resized_crop(40), hr.image.to_float()]
-    return {"source": hr.files(images, targets), "augment": steps, "follow": hr.image.boxes()}
-
-
-def flat(value):
-    """All tensors of a nested batch."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    parts = value.values() if isinstance(value, dict) else value
-    return [tensor for part in parts for tensor in flat(part)]
-
-
 @pytest.mark.parametrize("stream", ["default", "side"])
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("kind", [views, mixed, with_masks, with_boxes])
+@pytest.mark.parametrize("kind", pictures.KINDS)
 @pytest.mark.parametrize("pin", [True, False])
 def test_so_it_does_of_views_and_mixed_batches_and_what_follows(tmp_path, kind, workers, stream, pin):
-    recipe = hr.Recipe(decode=hr.image.decode(), **kind(*photos(tmp_path)))
+    recipe = pictures.recipe(kind, tmp_path)
     make = {"batch_size": 8, "shuffle": True, "seed": 3, "num_workers": workers}
     with hr.DataLoader(recipe, **make) as loader:
-        expected = [[t.cuda() for t in flat(batch)] for _ in range(EPOCHS) for batch in loader]
+        expected = [[t.cuda() for t in pictures.flat(batch)] for _ in range(EPOCHS) for batch in loader]
     wrong = torch.zeros((), dtype=torch.int64, device="cuda")
     torch.cuda.synchronize()
     left = iter(expected)
@@ -208,7 +162,7 @@ def test_so_it_does_of_views_and_mixed_batches_and_what_follows(tmp_path, kind, 
         for _ in range(EPOCHS):
             for batch in loader:
                 torch.cuda._sleep(LAG)
-                there = [t.cuda(non_blocking=True) for t in flat(batch)]
+                there = [t.cuda(non_blocking=True) for t in pictures.flat(batch)]
                 del batch
                 for one, other in zip(there, next(left), strict=True):
                     wrong += (one != other).any()

@@ -16,14 +16,15 @@ from headrace.engine.reader import Reader
 class Slow:
     """A source that waits for each sample, and knows how many threads read at the same time."""
 
-    def __init__(self) -> None:
+    def __init__(self, latency: float) -> None:
+        self.latency = latency
         self.reading: set[int] = set()
         self.most = 0
 
     def read_many(self, indices: NDArray[np.int64]) -> Sequence[bytes]:
         self.reading.add(threading.get_ident())
         self.most = max(self.most, len(self.reading))
-        time.sleep(0.002 * len(indices))
+        time.sleep(self.latency * len(indices))
         self.reading.discard(threading.get_ident())
         return [str(index).encode() for index in indices]
 
@@ -37,7 +38,7 @@ def read(reader: Reader, times: int = 6) -> None:
 
 
 def test_slow_storage_is_read_by_many_threads() -> None:
-    source = Slow()
+    source = Slow(0.01)  # so long that whoever starts late still meets the others
     read(Reader(source))  # type: ignore[arg-type]
     assert source.most > 8
 
@@ -54,6 +55,6 @@ def test_no_more_threads_than_may_be_started(monkeypatch: pytest.MonkeyPatch, al
         begun.append(thread)
 
     monkeypatch.setattr(threading.Thread, "start", limited)
-    source = Slow()
+    source = Slow(0.002)
     read(Reader(source))  # type: ignore[arg-type]
     assert source.most <= allowed + 1

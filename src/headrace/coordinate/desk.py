@@ -177,7 +177,7 @@ class Desk(Ledger, ABC):
             rows = [row for row in ticket.waiting.pop(sample, []) if ticket.open[row]]
             job = self.jobs[ticket.job]
             for form in (Form.AUGMENTED, Form.DECODED):
-                shelf = job.shelves.get(Form(form)) if 1 <= form <= 3 else None
+                shelf = job.shelves.get(form)
                 if form == Form.AUGMENTED and sample not in ticket.hopes:
                     continue  # the decoded one was waited for: this one the job may have had
                 if shelf is not None and sample in shelf:

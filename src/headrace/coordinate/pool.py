@@ -474,9 +474,8 @@ class Pool:
                 self._unsized.discard(offset)
                 self.space.shrink(offset, nbytes)
             block, kept = size_of(offset), held[offset][1]
-            if (
-                block >= page
-            ):  # of one that is not filled, the machine holds the pages that are; of a slab, all
+            # Of a block that is not filled, the machine holds the pages that are; of one in a slab, all.
+            if block >= page:
                 filled = min(block, aligned(nbytes, page))
                 more += filled - kept
                 kept = filled

@@ -17,6 +17,7 @@ class Depth:
 
     def __init__(self, host: Host, *, most: int, hands: int) -> None:
         self._host, self.most, self._hands = host, most, hands
+        self._cpus = usable_cpus()
         self._taken = 0
         self._mark = (0.0, 0.0, 0.0)
 
@@ -37,7 +38,7 @@ class Depth:
                 idle=idle,
                 hands=self._hands,
                 company=company,
-                cpus=usable_cpus(),
+                cpus=self._cpus,
             )
             host.slots.keep = host.ahead + 1
         self._mark = now

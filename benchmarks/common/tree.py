@@ -100,12 +100,12 @@ def _shared_files(pid: int) -> Iterator[tuple[tuple[int, int], int]]:
 
 
 def busy_cpu() -> float:
-    """CPU seconds that the whole machine has been busy since it started."""
+    """CPU seconds that the whole machine has been busy since it started, or that its hypervisor gave to others."""
     with open("/proc/stat") as file:
-        user, nice, system, _idle, _iowait, irq, softirq = (
-            int(word) for word in file.readline().split()[1:8]
+        user, nice, system, _idle, _iowait, irq, softirq, stolen = (
+            int(word) for word in file.readline().split()[1:9]
         )
-    return (user + nice + system + irq + softirq) / _TICK
+    return (user + nice + system + irq + softirq + stolen) / _TICK
 
 
 def wait_until_idle(patience_s: float, busy: float = 0.1, look_s: float = 0.5) -> bool:

@@ -380,7 +380,53 @@ def test_what_the_machine_holds_beyond_the_budget_is_given_back() -> None:
     assert grant is not None
     rest = set(pool.loose(12 * PAGE, most=100))
     taken = {block for block in blocks if block[0] in pool.space}
-    assert len(taken) == 2 and rest - first == tails | (blocks - first - taken)
+    at = int(shelf.find([7])[0][0])
+    assert len(taken) == 2 and grant[0] != at
+    assert rest == tails | {(at + PAGE, at + each)} | (blocks - first - taken)
+
+
+def test_what_was_found_loose_and_is_another_blocks_now_stays() -> None:
+    """A block is found to be free, is used by an extent that turns out small, and its end by another one."""
+    pool, shelf = make(64 * PAGE, "none", size=4 * PAGE)
+    assert all(put(pool, shelf, sample, size=4 * PAGE) for sample in range(4))
+    pool.evict(shelf, [0, 1, 2, 3])
+    assert len(pool.loose(100 * PAGE, most=1)) == 1
+    pool.set_budget(64 * 4 * PAGE, None)  # so the first extents of a new shelf get blocks of that size
+    new = pool.shelf(Form.ENCODED, "new", UNIVERSE)
+    places = [place[0] for place in pool.admit(new, [1] * 4, 2) if place is not None]
+    assert len(places) == 4
+    pool.store(new, range(4), places, [PAGE] * 4, [0] * 4)
+    others = pool.shelf(Form.AUGMENTED, "others", UNIVERSE, body=2 * PAGE)
+    memory = Memory()
+    for sample in range(4):
+        assert put(pool, others, sample, size=2 * PAGE)
+        memory.write(int(others.find([sample])[0][0]), 2 * PAGE)
+    pool.evict(new, [0, 1, 2, 3])
+    assert memory.held == 8 * PAGE
+    for _ in range(20):
+        for start, end in pool.loose(1000 * PAGE):
+            memory.punch(start, end)
+    assert memory.held == 8 * PAGE, "what they were filled with is there"
+
+
+def test_memory_that_is_filled_again_last_is_given_back_first_and_once() -> None:
+    pool, shelf = make(20 * PAGE, "none", size=PAGE)
+    memory = Memory()
+    for sample in range(20):
+        assert put(pool, shelf, sample, size=PAGE)
+        memory.write(int(shelf.find([sample])[0][0]), PAGE)
+    pool.evict(shelf, list(range(8)))
+    (soon,) = pool.space.take(shelf.capacity)
+    pool.space.free([soon])
+    given = [pool.loose(30 * PAGE, most=1) for _ in range(8)]
+    starts = [start for ranges in given for start, _ in ranges]
+    assert len(starts) == len(set(starts)) == 8 and starts[-1] == soon, (
+        "the first that would be filled is last"
+    )
+    assert pool.loose(30 * PAGE) == [], "there is nothing left in them"
+    assert put(pool, shelf, 0, size=PAGE)
+    pool.evict(shelf, [0])
+    assert [start for start, _ in pool.loose(30 * PAGE)] == [soon], "it was filled meanwhile"
 
 
 def test_what_was_found_loose_is_forgotten_when_blocks_are_cut_anew() -> None:

@@ -60,7 +60,7 @@ class Pool:
         """Of each block: whose it is, the bytes that count, and the sample that fills it; -1: none yet."""
         self._unsized: set[int] = set()
         """Blocks for extents of which nobody could guess the size."""
-        self._loose: list[tuple[int, int, int]] = []
+        self._loose: list[tuple[int, int]] = []
         self._cuts = 0
         self._clock = 0
         self._victims: dict[Part | None, list[tuple[float, Shelf, int]]] = {}
@@ -160,27 +160,32 @@ class Pool:
             return []
         if not self._loose:
             self._loose = self._find_loose()
-        some = self._loose[-most:]
-        del self._loose[-most:]
-        return [(start, end) for block, start, end in some if self._is_loose(block, start)]
+        found, self._loose = self._loose[-most:], self._loose[:-most]
+        ranges = {block: self._unfilled(block, end) for block, end in found}
+        ranges = {block: (start, end) for block, (start, end) in ranges.items() if start < end}
+        self.space.hollow.update(ranges)
+        return list(ranges.values())
 
-    def _find_loose(self) -> list[tuple[int, int, int]]:
-        """What blocks do not fill: (block, start, end), the longest last: small ones are soon filled again."""
-        ends = {offset: offset + nbytes for offset, (_, nbytes, sample) in self._sizes.items() if sample >= 0}
-        tails = [
-            (block, start, end)
-            for block, start in ends.items()
-            if start + self.space.page <= (end := block + self.space.size_of(block))
+    def _find_loose(self) -> list[tuple[int, int]]:
+        """Blocks that are not filled, and their ends. Those last of which most is free, as little is soon filled
+        again; of equal ones, those that are filled again last."""
+        space = self.space
+        blocks = [
+            (offset, offset + space.size_of(offset)) for offset in self._sizes if offset not in space.hollow
         ]
-        free = [(start, start, end) for start, end in self.space.free_blocks()]
-        return sorted(tails + free, key=lambda found: found[2] - found[1])
+        found = [
+            (end - start, block, end)
+            for block, end in [*reversed(space.free_blocks()), *blocks]
+            if (start := self._unfilled(block, end)[0]) + space.page <= end
+        ]
+        return [(block, end) for _, block, end in sorted(found, key=lambda item: item[0])]
 
-    def _is_loose(self, block: int, start: int) -> bool:
-        """Whether what was found loose still is."""
-        held = self._sizes.get(block)
-        if held is None:
-            return block == start and not self.space.is_slab(block)
-        return held[2] >= 0 and block + held[1] <= start
+    def _unfilled(self, block: int, end: int) -> tuple[int, int]:
+        """The part of a block that is free as it is now. (What was a block may be a slab: all of that is in use.)"""
+        if self.space.is_slab(block):
+            return end, end
+        _, nbytes, sample = self._sizes.get(block, (None, 0, 0))
+        return block + nbytes if sample >= 0 else end, end
 
     # -- room ---------------------------------------------------------------------------------------------
 
@@ -473,6 +478,7 @@ class Pool:
             if offset in self._unsized:  # nobody knew how small it is
                 self._unsized.discard(offset)
                 self.space.shrink(offset, nbytes)
+                self._loose = []  # an end that was found may be another block's now
             block, kept = size_of(offset), held[offset][1]
             # Of a block that is not filled, the machine holds the pages that are; of one in a slab, all.
             if block >= page:

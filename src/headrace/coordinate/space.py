@@ -51,6 +51,8 @@ class Space:
         """How often free blocks were put together: the ends of free blocks known before do not hold any more."""
         self.idle = 0
         """Bytes that slabs hold beyond what their blocks in use count for."""
+        self.hollow: set[int] = set()
+        """Blocks, free or in use, that have no memory but what they are filled with: the rest was given back."""
         self._blocks: dict[int, int] = {}  # offset -> bytes, of those of whole pages
         self._packed: dict[int, int] = {}  # offset -> where its slab begins
         self._slabs: dict[int, _Slab] = {}
@@ -113,6 +115,7 @@ class Space:
         same = self._free[size]
         found = same[-count:] if count else []
         del same[len(same) - len(found) :]
+        self.hollow.difference_update(found)
         self._blocks.update(dict.fromkeys(found, size))
         while len(found) < count and (offset := self._cut(size)) is not None:
             found.append(offset)
@@ -173,6 +176,7 @@ class Space:
                 self._free_packed(offset, start)
                 continue
             size = self._blocks.pop(offset)
+            self.hollow.discard(offset)
             self._free[size].append(offset)
             self._freed += size
 
@@ -223,8 +227,14 @@ class Space:
         return offsets
 
     def free_blocks(self) -> list[tuple[int, int]]:
-        """Where the pages that were given out and are free now begin and end."""
-        return [(offset, offset + size) for size, offsets in self._free.items() for offset in offsets]
+        """Where the pages that were given out and are free now begin and end; of each size, what was used last is
+        last, and will be the first that is given out again."""
+        return [
+            (offset, offset + size)
+            for size, offsets in self._free.items()
+            for offset in offsets
+            if offset not in self.hollow
+        ]
 
     def _cut(self, size: int) -> int | None:
         at = bisect_left(self._uncut, (size, 0))
@@ -243,6 +253,7 @@ class Space:
     def _put_together(self) -> None:
         """Neighbouring free blocks become one range."""
         self.cuts += 1
+        self.hollow.clear()
         self._free.clear()
         self._freed = 0
         self._uncut = []

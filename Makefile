@@ -23,7 +23,7 @@ system:
 $(VENV)/bin/python: | system
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml setup.py constraints.txt $(wildcard src/headrace/recipes/image/*.[ch]) | $(VENV)/bin/python
+$(VENV)/.installed: pyproject.toml setup.py constraints.txt $(wildcard src/headrace/*/*.[ch] src/headrace/*/*/*.[ch]) | $(VENV)/bin/python
 	$(PIP) install -e '.[test,dev,demo]'
 	@touch $@
 
@@ -37,7 +37,7 @@ test: $(VENV)/.installed  ## run the test suite
 .venv-trainers/bin/python: | system
 	$(PYTHON) -m venv .venv-trainers
 
-.venv-trainers/.installed: pyproject.toml setup.py constraints.txt $(wildcard src/headrace/recipes/image/*.[ch]) | .venv-trainers/bin/python
+.venv-trainers/.installed: pyproject.toml setup.py constraints.txt $(wildcard src/headrace/*/*.[ch] src/headrace/*/*/*.[ch]) | .venv-trainers/bin/python
 	.venv-trainers/bin/python -m pip --disable-pip-version-check --quiet install -e '.[test,trainers]'
 	@touch $@
 

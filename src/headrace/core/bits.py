@@ -7,27 +7,21 @@ know it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from headrace.core import random as rnd
+from headrace.core import words as plain
+from headrace.core.native import words as _words
+from headrace.core.words import Ids as Ids
+from headrace.core.words import Words as Words
 
-Words = NDArray[np.uint64]
-Ids = NDArray[np.int64]
-
-# Made once: a scalar costs as much to make as a short array takes to shift.
+_MASK = (1 << 64) - 1
 _ONE, _LOW = np.uint64(1), np.uint64(63)
-_S3, _S4, _S8, _S11, _S16, _S48 = (np.uint64(shift) for shift in (3, 4, 8, 11, 16, 48))
-_LANE8, _ONES8, _TOPS8 = np.uint64(0xFF), np.uint64(0x0101010101010101), np.uint64(0x8080808080808080)
-_LANE16, _ONES16, _TOPS16 = np.uint64(0xFFFF), np.uint64(0x0001000100010001), np.uint64(0x8000800080008000)
-_EVEN = np.uint64(0x00FF00FF00FF00FF)
-_UNIT, _MASK = 2.0**-53, (1 << 64) - 1
-
-# _NTH[8 * byte + n] is the position of the n-th 1 of the byte.
-_NTH = np.zeros(256 * 8, np.int64)
-for _byte in range(256):
-    for _n, _bit in enumerate(bit for bit in range(8) if _byte >> bit & 1):
-        _NTH[8 * _byte + _n] = _bit
+_SHORT = 4096
+"""So many are shuffled faster here than in numpy."""
 
 
 def words_for(size: int) -> int:
@@ -37,8 +31,7 @@ def words_for(size: int) -> int:
 
 def count(words: Words) -> int:
     """How many bits are 1."""
-    # A narrower sum is twice as fast; it cannot overflow below 2^26 words, which are 4 billion samples.
-    return int(np.bitwise_count(words).sum(dtype=np.uint32 if len(words) < 1 << 26 else np.uint64))
+    return plain.count(words) if _words is None else _words.count(words)
 
 
 def at_least(words: Words, wanted: int) -> bool:
@@ -54,25 +47,38 @@ def at_least(words: Words, wanted: int) -> bool:
 
 def test(words: Words, ids: Ids) -> NDArray[np.bool_]:
     """For each id whether its bit is 1. The ids must lie within the words."""
-    out: NDArray[np.bool_] = (words[ids >> 6] >> (ids.view(np.uint64) & _LOW) & _ONE).astype(np.bool_)
+    if _words is None:
+        return plain.test(words, ids)
+    out = np.empty(len(ids), np.bool_)
+    _words.test(words, ids, out)
     return out
 
 
 def put(words: Words, ids: Ids) -> None:
     """Set the bits of ids, which must lie within the words."""
-    np.bitwise_or.at(words, ids >> 6, _ONE << (ids.view(np.uint64) & _LOW))
+    (plain if _words is None else _words).put(words, ids)
 
 
 def drop(words: Words, ids: Ids) -> None:
     """Clear the bits of ids, which must lie within the words."""
-    np.bitwise_and.at(words, ids >> 6, ~(_ONE << (ids.view(np.uint64) & _LOW)))
+    (plain if _words is None else _words).drop(words, ids)
+
+
+def needs(sets: Iterable[Words], ids: Ids) -> NDArray[np.uint16]:
+    """For each id how many of the sets have it. The ids must lie within all of them."""
+    out = np.zeros(len(ids), np.uint16)
+    add = plain.add_needs if _words is None else _words.add_needs
+    for words in sets:
+        add(words, ids, out)
+    return out
 
 
 def members(words: Words) -> Ids:
     """All ids whose bit is 1, ascending."""
-    where = np.flatnonzero(words)
-    ones = np.flatnonzero(np.unpackbits(words[where].astype("<u8").view(np.uint8), bitorder="little"))
-    out: Ids = (where[ones >> 6] << 6) | (ones & 63)
+    if _words is None:
+        return plain.members(words)
+    out = np.empty(_words.count(words), np.int64)
+    _words.members(words, out)
     return out
 
 
@@ -81,93 +87,30 @@ def select(words: Words, ranks: Ids) -> Ids:
 
     Raises IndexError where there is no such rank.
     """
-    ranked = _Ranked(words)
-    if len(ranks) and (int(ranks.max()) >= ranked.total or int(ranks.min()) < 0):
-        raise IndexError("a rank beyond the size of the set")
-    return ranked.select(ranks)
-
-
-class _Ranked:
-    """The counts of a set, from which ranks are looked up.
-
-    Counts lie side by side in the lanes of a word, so that one operation serves them all: those of eight words in its
-    bytes (``counts``), those of four pairs of words in its quarters (``pairs``). A multiplication adds up lanes from
-    the lowest to each; a subtraction compares them with a number, if a top bit is there to borrow from.
-    """
-
-    def __init__(self, words: Words) -> None:
-        self._words = words
-        counts = np.zeros(-(-len(words) // 8) * 8, np.uint8)
-        np.bitwise_count(words, out=counts[: len(words)])
-        self._counts = counts.view("<u8")
-        self._pairs = (self._counts & _EVEN) + (self._counts >> _S8 & _EVEN)
-        self._ends = np.cumsum((self._pairs * _ONES16 >> _S48).view(np.int64))
-        self.total = int(self._ends[-1]) if len(words) else 0
-
-    def select(self, ranks: Ids) -> Ids:
-        """The ids of valid ranks."""
-        group = np.searchsorted(self._ends, ranks, side="right")
-        pairs = self._pairs[group] * _ONES16
-        within = (ranks - self._ends[group]).view(np.uint64) + (pairs >> _S48)
-        pair = np.bitwise_count(((within * _ONES16 | _TOPS16) - pairs) & _TOPS16).astype(np.uint64)
-        shift = pair << _S4
-        within -= (pairs << _S16) >> shift & _LANE16
-        first = self._counts[group] >> shift & _LANE8
-        second = within >= first
-        within -= first * second
-        where = (group << 3) + (pair << _ONE).view(np.int64) + second
-        word = self._words[where]
-        # The same once more, for the bytes of the word; within a byte a table knows.
-        octets = np.bitwise_count(word.astype("<u8").view(np.uint8)).view("<u8") * _ONES8
-        octet = np.bitwise_count(((within * _ONES8 | _TOPS8) - octets) & _TOPS8).astype(np.uint64)
-        shift = octet << _S3
-        within -= (octets << _S8) >> shift & _LANE8
-        within += (word >> shift & _LANE8) << _S3
-        out: Ids = (where << 6) + (shift.view(np.int64) + _NTH[within.view(np.int64)])
-        return out
+    if _words is None:
+        return plain.select(words, ranks)
+    out = ranks.copy()
+    _words.select(words, out)
+    return out
 
 
 def shuffled(ids: Ids, key: int) -> Ids:
     """The ids in a random order."""
     if len(ids) < 2:
         return ids
-    return ids[_in_random_order(len(ids), key)]
+    if _words is None or len(ids) > _SHORT:
+        return plain.shuffle(ids, key)
+    out = ids.copy()
+    _words.shuffle(out, key & _MASK)
+    return out
 
 
-def _in_random_order(length: int, key: int) -> Ids:
-    """0..length-1 shuffled: random words whose low bits are replaced by the position, sorted."""
-    at = np.arange(length, dtype=np.uint64)
-    low = np.uint64((1 << (length - 1).bit_length()) - 1)
-    keys = (rnd.mix_many(at ^ _mixed(key)) & ~low) | at
-    keys.sort()
-    return (keys & low).view(np.int64)
-
-
-def _mixed(key: int) -> np.uint64:
-    """The key for counters: without mixing, small keys would do no more than swap counters."""
-    return np.uint64(rnd.mix(key & _MASK))
-
-
-def _numbers(key: int, count: int, below: int) -> Ids:
-    """Random numbers of 0..below-1, independent of each other."""
-    raw = rnd.mix_many(np.arange(count, dtype=np.uint64) ^ _mixed(key))
-    return ((raw >> _S11) * (_UNIT * below)).astype(np.int64)
-
-
-def _distinct(values: Ids, wanted: int) -> Ids:
-    """The first ``wanted`` different values (or fewer, if there are no more), as they come first."""
-    shift = max(len(values) - 1, 1).bit_length()
-    packed = (values << shift) | np.arange(len(values))
-    packed.sort()
-    found = packed >> shift
-    first = np.empty(len(values), np.bool_)
-    first[:1] = True
-    np.not_equal(found[1:], found[:-1], out=first[1:])
-    if first.all():
-        return values[:wanted]
-    at: Ids = packed[first] & ((1 << shift) - 1)
-    at.sort()
-    return values[at[:wanted]]
+def _draw(words: Words | None, key: int, number: int, below: int, wanted: int) -> Ids:
+    """The first different ones out of random numbers: see ``plain.draw``."""
+    if _words is None:
+        return plain.draw(words, key, number, below, wanted)
+    out = np.empty(wanted, np.int64)
+    return out[: _words.draw(words, key & _MASK, number, below, out)]
 
 
 def choose(words: Words, wanted: int, key: int) -> Ids:
@@ -180,25 +123,23 @@ def choose(words: Words, wanted: int, key: int) -> Ids:
     if wanted <= 0 or not len(words):
         return np.empty(0, np.int64)
     span = 64 * len(words)
-    some = words[:: len(words) // 128 + 1]
-    density = int(np.bitwise_count(some).sum()) / (64 * len(some))
+    some = words if len(words) < 128 else np.ascontiguousarray(words[:: len(words) // 128 + 1])
+    density = count(some) / (64 * len(some))
     number = 32 + int(1.2 * wanted / density) if density else span
     # The right side weighs a try against counting a word and looking up a rank, as measured.
     if number < min(4096 + len(words) // 8 + 8 * wanted, span // 2):
-        tries = _numbers(key, number, span)
-        found = _distinct(tries[test(words, tries)], wanted)
+        found = _draw(words, key, number, span, wanted)
         if len(found) == wanted:
             return found
     key = rnd.key(key, 1)
     if not at_least(words, 4 * wanted + 1):
         return shuffled(members(words), key)[:wanted]
-    ranked = _Ranked(words)
-    number = wanted + wanted // 2 + 16
-    ranks = _distinct(_numbers(key, number, ranked.total), wanted)
+    total, number = count(words), wanted + wanted // 2 + 16
+    ranks = _draw(None, key, number, total, wanted)
     while len(ranks) < wanted:
         number *= 2
-        ranks = _distinct(_numbers(key, number, ranked.total), wanted)
-    return ranked.select(ranks)
+        ranks = _draw(None, key, number, total, wanted)
+    return select(words, ranks)
 
 
 class Bits:

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.core import native
+
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 _M1 = 0xBF58476D1CE4E5B9
@@ -49,6 +51,9 @@ def mix_many(words: U64) -> U64:
 
 def key(*words: int) -> int:
     """One 64-bit key from any number of integers, order and count mattering."""
+    if native.words is not None:
+        made: int = native.words.key(*words)
+        return made
     state = len(words)
     for word in words:
         state = mix(state ^ mix(word & _MASK))

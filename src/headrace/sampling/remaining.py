@@ -79,10 +79,7 @@ class Remaining:
 
     def needs(self, ids: Ids, jobs: Iterable[int]) -> NDArray[np.uint16]:
         """For each of ``ids`` how many of ``jobs`` still need it."""
-        out = np.zeros(len(ids), np.uint16)
-        for job in jobs:
-            out += bitset.test(self._bits[job].words, ids)
-        return out
+        return bitset.needs([self._bits[job].words for job in jobs], ids)
 
     def _set(self, job: int, bits: Bits) -> None:
         if bits.size > self.size:

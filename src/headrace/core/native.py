@@ -1,0 +1,15 @@
+"""The C counterparts of what is called often on little data; None where they are not built, or switched off.
+
+``HEADRACE_NATIVE=0`` switches them off, with the kernels for images.
+"""
+
+from __future__ import annotations
+
+import os
+
+try:
+    from headrace.core import _words
+except ImportError:
+    _words = None  # type: ignore[assignment]
+
+words = None if os.environ.get("HEADRACE_NATIVE") == "0" else _words

@@ -31,7 +31,7 @@ def extension(name: str, folder: str) -> Extension:
 
 setup(
     ext_modules=[
-        extension("headrace.core._words", "src/headrace/core"),
+        extension("headrace.core._native", "src/headrace/core"),
         extension("headrace.recipes.image._kernels", "src/headrace/recipes/image"),
     ],
     options={"bdist_wheel": {"py_limited_api": "cp311"}} if stable else {},

@@ -17,7 +17,7 @@ from headrace.core import native, words
 from headrace.core import random as rnd
 from headrace.core.bits import Bits
 
-pytestmark = pytest.mark.skipif(native.words is None, reason="the C counterparts are not built")
+pytestmark = pytest.mark.skipif(native.calls is None, reason="the C counterparts are not built")
 
 KEYS = st.integers(0, (1 << 64) - 1)
 
@@ -60,8 +60,8 @@ def test_what_is_chosen_is_the_same(case: Any, wanted: int, key: int) -> None:
     there, _ = case
     ours = bitset.choose(there, wanted, key)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bitset, "_words", None)
-        patch.setattr(native, "words", None)
+        patch.setattr(bitset, "_native", None)
+        patch.setattr(native, "calls", None)
         theirs = bitset.choose(there, wanted, key)
     assert ours.tolist() == theirs.tolist() and ours.dtype == theirs.dtype
 
@@ -82,7 +82,7 @@ def test_order_and_ranks_are_the_same(case: Any, count: int, key: int) -> None:
 def test_keys_are_the_same(parts: list[int]) -> None:
     ours = rnd.key(*parts)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "words", None)
+        patch.setattr(native, "calls", None)
         assert rnd.key(*parts) == ours
 
 
@@ -96,7 +96,7 @@ def test_what_lies_beyond_is_refused_and_nothing_is_changed() -> None:
     for rank in (128, -1):
         with pytest.raises(IndexError):
             bitset.select(there, np.array([rank]))
-    assert native.words is not None
+    assert native.calls is not None
     wrong: list[tuple[Any, ...]] = [
         (there, np.zeros(3, np.int32), np.zeros(3, np.bool_)),
         (there.astype(np.uint32), np.zeros(3, np.int64), np.zeros(3, np.bool_)),
@@ -106,20 +106,20 @@ def test_what_lies_beyond_is_refused_and_nothing_is_changed() -> None:
     ]
     for arguments in wrong:
         with pytest.raises(ValueError):
-            native.words.test(*arguments)
+            native.calls.test(*arguments)
     with pytest.raises(ValueError):
-        native.words.draw(there, 1, 10, 129, np.zeros(3, np.int64))
+        native.calls.draw(there, 1, 10, 129, np.zeros(3, np.int64))
     with pytest.raises(ValueError):
-        native.words.members(there, np.zeros(127, np.int64))
+        native.calls.members(there, np.zeros(127, np.int64))
     with pytest.raises((ValueError, BufferError)):
         there.flags.writeable = False
-        native.words.put(there, np.zeros(3, np.int64))
+        native.calls.put(there, np.zeros(3, np.int64))
     with pytest.raises(TypeError):
         rnd.key(1.5)  # type: ignore[arg-type]
 
 
 def test_the_environment_switches_them_off() -> None:
-    code = "from headrace.core import native, bits; assert native.words is None; print(bits.Bits.full(70).count())"
+    code = "from headrace.core import native, bits; assert native.calls is None; print(bits.Bits.full(70).count())"
     run = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "HEADRACE_NATIVE": "0"},

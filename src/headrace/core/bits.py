@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from headrace.core import random as rnd
 from headrace.core import words as plain
-from headrace.core.native import words as _words
+from headrace.core.native import calls as _native
 from headrace.core.words import Ids as Ids
 from headrace.core.words import Words as Words
 
@@ -31,7 +31,7 @@ def words_for(size: int) -> int:
 
 def count(words: Words) -> int:
     """How many bits are 1."""
-    return plain.count(words) if _words is None else _words.count(words)
+    return plain.count(words) if _native is None else _native.count(words)
 
 
 def at_least(words: Words, wanted: int) -> bool:
@@ -47,27 +47,27 @@ def at_least(words: Words, wanted: int) -> bool:
 
 def test(words: Words, ids: Ids) -> NDArray[np.bool_]:
     """For each id whether its bit is 1. The ids must lie within the words."""
-    if _words is None:
+    if _native is None:
         return plain.test(words, ids)
     out = np.empty(len(ids), np.bool_)
-    _words.test(words, ids, out)
+    _native.test(words, ids, out)
     return out
 
 
 def put(words: Words, ids: Ids) -> None:
     """Set the bits of ids, which must lie within the words."""
-    (plain if _words is None else _words).put(words, ids)
+    (plain if _native is None else _native).put(words, ids)
 
 
 def drop(words: Words, ids: Ids) -> None:
     """Clear the bits of ids, which must lie within the words."""
-    (plain if _words is None else _words).drop(words, ids)
+    (plain if _native is None else _native).drop(words, ids)
 
 
 def needs(sets: Iterable[Words], ids: Ids) -> NDArray[np.uint16]:
     """For each id how many of the sets have it. The ids must lie within all of them."""
     out = np.zeros(len(ids), np.uint16)
-    add = plain.add_needs if _words is None else _words.add_needs
+    add = plain.add_needs if _native is None else _native.add_needs
     for words in sets:
         add(words, ids, out)
     return out
@@ -75,10 +75,10 @@ def needs(sets: Iterable[Words], ids: Ids) -> NDArray[np.uint16]:
 
 def members(words: Words) -> Ids:
     """All ids whose bit is 1, ascending."""
-    if _words is None:
+    if _native is None:
         return plain.members(words)
-    out = np.empty(_words.count(words), np.int64)
-    _words.members(words, out)
+    out = np.empty(_native.count(words), np.int64)
+    _native.members(words, out)
     return out
 
 
@@ -87,10 +87,10 @@ def select(words: Words, ranks: Ids) -> Ids:
 
     Raises IndexError where there is no such rank.
     """
-    if _words is None:
+    if _native is None:
         return plain.select(words, ranks)
     out = ranks.copy()
-    _words.select(words, out)
+    _native.select(words, out)
     return out
 
 
@@ -98,19 +98,19 @@ def shuffled(ids: Ids, key: int) -> Ids:
     """The ids in a random order."""
     if len(ids) < 2:
         return ids
-    if _words is None or len(ids) > _SHORT:
+    if _native is None or len(ids) > _SHORT:
         return plain.shuffle(ids, key)
     out = ids.copy()
-    _words.shuffle(out, key & _MASK)
+    _native.shuffle(out, key & _MASK)
     return out
 
 
 def _draw(words: Words | None, key: int, number: int, below: int, wanted: int) -> Ids:
     """The first different ones out of random numbers: see ``plain.draw``."""
-    if _words is None:
+    if _native is None:
         return plain.draw(words, key, number, below, wanted)
     out = np.empty(wanted, np.int64)
-    return out[: _words.draw(words, key & _MASK, number, below, out)]
+    return out[: _native.draw(words, key & _MASK, number, below, out)]
 
 
 def choose(words: Words, wanted: int, key: int) -> Ids:

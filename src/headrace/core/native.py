@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 
 try:
-    from headrace.core import _words
+    from headrace.core import _native
 except ImportError:
-    _words = None  # type: ignore[assignment]
+    _native = None  # type: ignore[assignment]
 
-words = None if os.environ.get("HEADRACE_NATIVE") == "0" else _words
+calls = None if os.environ.get("HEADRACE_NATIVE") == "0" else _native

@@ -51,8 +51,8 @@ def mix_many(words: U64) -> U64:
 
 def key(*words: int) -> int:
     """One 64-bit key from any number of integers, order and count mattering."""
-    if native.words is not None:
-        made: int = native.words.key(*words)
+    if native.calls is not None:
+        made: int = native.calls.key(*words)
         return made
     state = len(words)
     for word in words:

@@ -2,8 +2,8 @@
  *
  * Each function gives what its counterpart in bits.py and random.py gives. There are dozens of calls per batch on
  * arrays of a batch's length, so what counts is the cost of a call; the GIL is held. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
+#include "native.h"
+
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -308,7 +308,7 @@ static PyObject *words_key(PyObject *module, PyObject *args) {
     return PyLong_FromUnsignedLongLong(state);
 }
 
-static PyMethodDef methods[] = {
+PyMethodDef words_methods[] = {
     {"test", words_test, METH_VARARGS, "test(words, ids, out): for each id whether its bit is 1"},
     {"put", words_put, METH_VARARGS, "put(words, ids): set the bits of ids"},
     {"drop", words_drop, METH_VARARGS, "drop(words, ids): clear the bits of ids"},
@@ -323,10 +323,3 @@ static PyMethodDef methods[] = {
     {"key", words_key, METH_VARARGS, "key(*words): one 64-bit key from integers"},
     {NULL, NULL, 0, NULL},
 };
-
-static struct PyModuleDef definition = {
-    PyModuleDef_HEAD_INIT, "_words", "Bit sets in C.", -1, methods, NULL, NULL, NULL, NULL};
-
-PyMODINIT_FUNC PyInit__words(void) {
-    return PyModule_Create(&definition);
-}

@@ -9,8 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.core import native
 from headrace.core.layout import RowLayout, aligned
 from headrace.recipes.program import body_fields
+
+Blocks = list[tuple[int, int, NDArray[np.uint8]]]
+"""Of each field of some rows: where it starts in an extent, its bytes, and a byte matrix of the rows."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,7 @@ class Body:
             at += aligned(size)
         return cls(fields, tuple(starts), sizes, starts[-1] + sizes[-1] if sizes else 0)
 
-    def blocks(self, out: Sequence[NDArray[Any]]) -> list[tuple[int, int, NDArray[np.uint8]]]:
+    def blocks(self, out: Sequence[NDArray[Any]]) -> Blocks:
         """The bytes of rows, for ``load`` and ``dump``: start, size and a byte matrix of each field."""
         return [
             (start, size, memory.reshape(len(memory), -1).view(np.uint8))
@@ -48,13 +52,21 @@ class Body:
         ]
 
 
-def load(extent: memoryview, blocks: list[tuple[int, int, NDArray[np.uint8]]], row: int) -> None:
-    """Copy a body from its extent into a row."""
+def load(extents: list[memoryview], blocks: Blocks, rows: list[int]) -> None:
+    """Copy bodies from their extents into rows."""
     for start, size, memory in blocks:
-        memory[row] = np.frombuffer(extent, np.uint8, size, start)
+        if native.calls is not None:
+            native.calls.load_rows(memory, rows, extents, start)
+            continue
+        for row, extent in zip(rows, extents, strict=True):
+            memory[row] = np.frombuffer(extent, np.uint8, size, start)
 
 
-def dump(extent: memoryview, blocks: list[tuple[int, int, NDArray[np.uint8]]], row: int) -> None:
-    """Copy the body of a row into its extent."""
+def dump(extents: list[memoryview], blocks: Blocks, rows: list[int]) -> None:
+    """Copy the bodies of rows into their extents."""
     for start, size, memory in blocks:
-        np.frombuffer(extent, np.uint8, size, start)[:] = memory[row]
+        if native.calls is not None:
+            native.calls.dump_rows(memory, rows, extents, start)
+            continue
+        for row, extent in zip(rows, extents, strict=True):
+            np.frombuffer(extent, np.uint8, size, start)[:] = memory[row]

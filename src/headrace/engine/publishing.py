@@ -56,14 +56,10 @@ class Publisher:
         """The bodies of ``rows``, which stand in ``out``."""
         if not rows or not body.nbytes:
             return []
-        blocks = body.blocks(out)
-        published = []
         room = self._room(order, Form.AUGMENTED, [body.nbytes] * len(rows))
-        for row, place in zip(rows, room, strict=True):
-            if place is not None:
-                dump(place[1], blocks, row)
-                published.append((row, int(Form.AUGMENTED), place[0], body.nbytes))
-        return published
+        found = [(row, *place) for row, place in zip(rows, room, strict=True) if place is not None]
+        dump([extent for _, _, extent in found], body.blocks(out), [row for row, _, _ in found])
+        return [(row, int(Form.AUGMENTED), offset, body.nbytes) for row, offset, _ in found]
 
     def reserve(
         self,

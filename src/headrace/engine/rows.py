@@ -271,9 +271,7 @@ class RowStages:
     def _copy(self, order: Order, work: Work, program: Program, out: list[NDArray[Any]]) -> None:
         """Augmented rows: copy what is cached of them, and write their targets."""
         body = self._layout(order.layout)[1]
-        blocks = body.blocks(out)
-        for row, extent in enumerate(work.inputs):
-            bodies.load(extent, blocks, row)
+        bodies.load(work.inputs, body.blocks(out), list(range(len(work.inputs))))
         program.label(work, out[body.fields :])
 
     def _scratch_rows(self, nbytes: int) -> memoryview:

@@ -86,9 +86,8 @@ class Hand:
         elif self._stage == "copy":
             body = self._stock.body
             assert body is not None and self._out is not None
-            blocks = body.blocks(self._out)
-            for row, place in enumerate(places):
-                bodies.load(self._stock.bodies[place], blocks, row)
+            extents = [self._stock.bodies[place] for place in places]
+            bodies.load(extents, body.blocks(self._out), list(range(len(places))))
             self._program.label(work, self._out[body.fields :])
         elif self._out is not None:
             self._program.run(work, self._out)

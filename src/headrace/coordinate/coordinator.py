@@ -98,6 +98,8 @@ class Coordinator:
         self._deliver = 0
         self._floor = 0
         """Batches before this one were abandoned."""
+        self._abandoned = 0
+        """How many of those have not been freed yet: workers may be writing for them."""
         self._held: dict[int, list[Order]] = {}
         """By batch: orders whose rows wait for what others are preparing."""
         self.drawn_rows = 0
@@ -274,7 +276,7 @@ class Coordinator:
     @property
     def outstanding(self) -> int:
         """Batches drawn, not delivered and not abandoned."""
-        return sum(sequence >= self._floor for sequence in self._batches)
+        return len(self._batches) - self._abandoned
 
     @property
     def held(self) -> bool:
@@ -298,13 +300,15 @@ class Coordinator:
                 self.cancelled(order.id)
         self._held.clear()
         self._floor = self._deliver = self._next_batch
+        self._abandoned = len(self._batches)
         return list(self._orders)
 
     def freed(self) -> list[Slot]:
         """Slots of abandoned batches that nobody writes to any more."""
-        if self._floor == 0:
+        if not self._abandoned:
             return []
         gone = [b for b in self._batches.values() if b.sequence < self._floor and not b.open]
         for batch in gone:
             del self._batches[batch.sequence]
+        self._abandoned -= len(gone)
         return [batch.slot for batch in gone]

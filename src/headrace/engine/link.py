@@ -20,8 +20,9 @@ LARGEST = 64 * 1024
 """Bytes of one message; larger things go through the arena."""
 
 _PARENT_CHECK = 2000
-_IDLE = 0.03
-"""Seconds without an order after which a worker says that it has nothing to do."""
+IDLE, _LONGEST = 0.03, 0.12
+"""Seconds without an order after which a worker says that it has nothing to do; and where nobody had anything for it
+the times before, at most."""
 
 
 class Link:
@@ -36,6 +37,8 @@ class Link:
         self.sock = sock
         self.parent = os.getpid()
         self.stopped = False
+        self.pause = IDLE
+        """Seconds without an order after which ``claim`` calls ``idle``. Each call doubles them."""
 
     def __getstate__(self) -> dict[str, Any]:
         state = dict(self.__dict__)
@@ -94,8 +97,9 @@ class Link:
     def claim(self, idle: Callable[[], None] | None = None) -> Claim | None:
         """The next order, waiting for one; None once stopped. ``idle`` is called while there is none."""
         while True:
-            while not self.board.wait(None if idle is None else _IDLE):
+            while not self.board.wait(None if idle is None else self.pause):
                 assert idle is not None
+                self.pause = min(_LONGEST, 2 * self.pause)
                 idle()
             if self.stopped:
                 self.board.wake(1)  # pass the wake-up on to the next thread or worker that has to stop

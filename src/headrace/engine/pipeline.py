@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from headrace.coordinate.messages import FILLED, Command, Failed, Order, OrderDone, Threads
 from headrace.engine.gil import GilProbe
-from headrace.engine.link import Link
+from headrace.engine.link import IDLE, Link
 from headrace.engine.queues import Closed, TimedQueue
 from headrace.engine.rows import Fetched, RowStages
 from headrace.engine.share import SharedStore
@@ -125,6 +125,7 @@ class RowPipeline:
 
     def _fill(self, order: Order) -> None:
         """Prepare something into the shared cache."""
+        self._link.pause = IDLE  # there may be more
         order.layout = self._layout
         try:
             fetched = self._stages.fetch(order, None)

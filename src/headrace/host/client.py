@@ -80,6 +80,7 @@ class SharedClient:
         """There is no host to be had."""
         self.company = 0
         """Other jobs that drew what this one prepared, when its host last told."""
+        self._patience = runtime.patience()
         self._heard = time.monotonic()
         """When the host last said something, or was first waited for."""
         self._pinged = 0.0
@@ -118,6 +119,11 @@ class SharedClient:
         return bool(self._drawn) or self._over
 
     @property
+    def awaits_draw(self) -> bool:
+        """Whether all that is to be drawn was asked for, and the host has not answered yet."""
+        return bool(self._asked) and not (self._drawn or self._over or self.alone)
+
+    @property
     def path(self) -> str:
         """Where workers find the host."""
         return os.path.join(runtime.runtime_dir(), runtime.SOCKET)
@@ -146,7 +152,7 @@ class SharedClient:
         except OSError as error:  # of this process: it has no descriptors left, say
             raise HostUnavailable(f"the shared host cannot be reached: {error}") from error
         try:
-            self._join_at(sock, runtime.patience())
+            self._join_at(sock, self._patience)
         except BaseException as error:
             if isinstance(error, HostSilent):
                 error.again = runtime.depose(sock)
@@ -202,7 +208,7 @@ class SharedClient:
         if self._sock is None:
             return
         data = encoder.encode(request)
-        deadline = time.monotonic() + runtime.patience()
+        deadline = time.monotonic() + self._patience
         while True:
             try:
                 wire.send(self._sock, data, fds)
@@ -226,7 +232,7 @@ class SharedClient:
         if self._sock is None or not (self._asked or self._waiting):
             self._is_heard()
             return
-        now, patience = time.monotonic(), runtime.patience()
+        now, patience = time.monotonic(), self._patience
         if self._lonely is not None and now - self._lonely > _COMPANY:
             self._lonely = None
             warnings.warn(

@@ -149,6 +149,8 @@ class ProcessHost(BaseHost):
 
     def fill(self) -> None:
         """Post orders for all the batches that are wanted ahead."""
+        if self.coordinator.later and self.shared is not None and self.shared.awaits_draw:
+            return
         posted = 0
         try:
             for slot, orders in self._credit():

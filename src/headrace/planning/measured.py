@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, fields
 
 
@@ -42,15 +43,15 @@ class Measured:
     """Seconds for which hands had no order."""
 
     def __sub__(self, other: Measured) -> Measured:
-        return Measured(
-            *(getattr(self, field.name) - getattr(other, field.name) for field in fields(Measured))
-        )
+        return Measured(*map(operator.sub, _sums(self), _sums(other)))
 
     def faded(self, by: float, plus: Measured) -> Measured:
         """These sums, faded, and new ones."""
-        return Measured(
-            *(by * getattr(self, field.name) + getattr(plus, field.name) for field in fields(Measured))
-        )
+        return Measured(*(by * old + new for old, new in zip(_sums(self), _sums(plus), strict=True)))
+
+
+_sums = operator.attrgetter(*(field.name for field in fields(Measured)))
+"""All of them: taken with every ``stats()``, so in one call."""
 
 
 @dataclass(frozen=True)

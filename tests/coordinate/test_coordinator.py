@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from headrace.coordinate.coordinator import ATTEMPTS, Coordinator, Slot
 from headrace.coordinate.directory import Directory
@@ -136,6 +138,56 @@ def test_a_sample_is_blamed_only_for_deaths_that_it_was_alone_with() -> None:
     batch = coordinator.done(OrderDone(singles[2].id, []))
     assert batch is not None
     assert [(row, "SIGSEGV" in reason) for row, reason, _ in batch.faults] == [(1, True)]
+
+
+@dataclass
+class Shared:
+    """A draw of a job that shares: ``copies`` rows are only copied, those from ``waits`` on wait for others."""
+
+    indices: NDArray[np.int64]
+    copies: int
+    waits: int
+    epoch: int = 0
+    step: int = 0
+
+
+class OneDraw:
+    """An epoch of one batch."""
+
+    seed = 0
+
+    def __init__(self, drawn: Shared) -> None:
+        self._drawn: list[Shared | None] = [drawn]
+
+    def draw(self) -> Shared | None:
+        """See ``Draws``."""
+        return self._drawn.pop() if self._drawn else None
+
+
+@pytest.mark.parametrize(
+    ("rows", "copies", "waits", "orders", "held"),
+    [
+        (64, 40, 64, [(0, 64)], []),  # one order has it all: a second would only be one more message
+        (64, 40, 50, [(0, 50)], [(50, 14)]),
+        (64, 64, 64, [(0, 64)], []),
+        (16, 40, 64, [(0, 40), (40, 16), (56, 8)], []),
+        (16, 40, 50, [(0, 40), (40, 10)], [(50, 14)]),
+        (8, 40, 64, [(0, 32), (32, 8), (40, 8), (48, 8), (56, 8)], []),
+        (64, 0, 0, [], [(0, 64)]),
+    ],
+)
+def test_how_a_batch_of_copies_and_others_is_cut(
+    rows: int, copies: int, waits: int, orders: list[tuple[int, int]], held: list[tuple[int, int]]
+) -> None:
+    coordinator = Coordinator(Directory(64, {}), rows_per_order=rows)
+    drawn = Shared(np.arange(64), copies, waits)
+    coordinator.feed(OneDraw(drawn))
+    posted = coordinator.credit(Slot(0, 100))
+    assert posted is not None
+    assert [(order.start, len(order.index_array())) for order in posted] == orders
+    assert coordinator.held is bool(held)
+    later = coordinator.release(drawn)
+    assert [(order.start, len(order.index_array())) for order in later] == held
 
 
 def test_faults_are_rows_of_the_batch() -> None:

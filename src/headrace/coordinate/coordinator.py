@@ -139,8 +139,9 @@ class Coordinator:
                 self._order(batch, seed, start, drawn.indices[start : start + step])
                 for start in range(0, max(rows, 1), step)
             ]
-        # Rows that are only copied are not worth an order for every few of them. Rows that wait are in orders of
-        # their own: no other waits for them, so nobody waits in a circle.
+        # Rows that are only copied are not worth an order for every few of them, or one beside a single other. Rows
+        # that wait are in orders of their own: no other waits for them, so nobody waits in a circle.
+        copies = copies if waits > step else 0
         starts = [*range(0, copies, 4 * step), *range(copies, waits, step), *range(waits, rows, step), rows]
         orders = [
             self._order(batch, seed, start, drawn.indices[start:stop], dress=start < waits)

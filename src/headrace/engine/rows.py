@@ -248,7 +248,7 @@ class RowStages:
         elif (ways == _RUN).any():
             layout, _ = self._layout(order.layout)
             out = layout.views(self._scratch_rows(layout.nbytes(count)), count)
-        edges = [0, *(np.flatnonzero(np.diff(ways)) + 1).tolist(), count]
+        edges = [0, *(np.flatnonzero(ways[1:] != ways[:-1]) + 1).tolist(), count]
         for start, stop in itertools.pairwise(edges):
             way = int(ways[start]) if count else _REST
             if way == _REST:

@@ -132,7 +132,7 @@ class PeakPss:
         self,
         root: int,
         every_s: float = 0.25,
-        share: float = 0.003,
+        share: float = 0.01,
         read: Callable[[int], int] = tree_pss,
     ) -> None:
         self.bytes = 0

@@ -95,12 +95,16 @@ class Bench(Generic[E]):
             if reason is not None:
                 self.missing[entry.name] = reason
 
+    sampling = 0.01
+    """The part of a CPU that looking at the memory of a run may take."""
+
     def measure_process(self, entry: E, words: Sequence[str], limit_s: float) -> Run:
         """Run the benchmark's ``measure`` for a contender."""
         home = ".venv-peers" if entry.environment == "peers" else ".venv"
         paths = [str(REPOSITORY), *([str(REPOSITORY / "src")] if entry.environment == "headrace" else [])]
         command = [str(REPOSITORY / home / "bin" / "python"), "-m", f"benchmarks.{self.name}.measure", *words]
-        return run_process(command, REPOSITORY, {"PYTHONPATH": os.pathsep.join(paths)}, limit_s)
+        paths_there = {"PYTHONPATH": os.pathsep.join(paths)}
+        return run_process(command, REPOSITORY, paths_there, limit_s, self.sampling)
 
     def rounds(
         self,

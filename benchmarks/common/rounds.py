@@ -24,15 +24,18 @@ class RunFailed(RuntimeError):
     """A measured process did not deliver; the message is its last telling line."""
 
 
-def run_process(command: Sequence[str], cwd: Path, environment: dict[str, str], limit_s: float) -> Run:
+def run_process(
+    command: Sequence[str], cwd: Path, environment: dict[str, str], limit_s: float, sampling: float = 0.01
+) -> Run:
     """Run a command that prints one JSON object, and add what only the outside sees of it.
 
     Added: ``pss_bytes`` (the peak of what the process says and what was sampled), and ``others_cpu``, the
     CPUs that the rest of the machine kept busy meanwhile: with that far from 0, the times mean little.
+    ``sampling``: the part of a CPU that looking at memory may take.
     """
     adopt_orphans()
     busy, began, seen = busy_cpu(), time.monotonic(), _Seen()
-    with PeakPss(os.getpid()) as peak:
+    with PeakPss(os.getpid(), share=sampling) as peak:
         process = subprocess.Popen(
             command,
             cwd=cwd,

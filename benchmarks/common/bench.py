@@ -16,6 +16,7 @@ from benchmarks.common.photos import PhotosUnavailable, describe_photos, make_ph
 from benchmarks.common.progress import say, track
 from benchmarks.common.report import RESULTS, Target, header, publish
 from benchmarks.common.rounds import DISTURBED, Run, RunFailed, interleave, run_process
+from benchmarks.common.tree import SAMPLING
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = REPOSITORY / ".data"
@@ -42,6 +43,9 @@ def options(
 
 class Bench(Generic[E]):
     """One invocation: its settings, and what could not be measured and why."""
+
+    sampling = SAMPLING
+    """The part of a CPU that looking at the memory of a run may take."""
 
     def __init__(
         self, name: str, entries: Sequence[E], peers: tuple[Peer, ...], args: argparse.Namespace
@@ -95,16 +99,13 @@ class Bench(Generic[E]):
             if reason is not None:
                 self.missing[entry.name] = reason
 
-    sampling = 0.01
-    """The part of a CPU that looking at the memory of a run may take."""
-
     def measure_process(self, entry: E, words: Sequence[str], limit_s: float) -> Run:
         """Run the benchmark's ``measure`` for a contender."""
         home = ".venv-peers" if entry.environment == "peers" else ".venv"
         paths = [str(REPOSITORY), *([str(REPOSITORY / "src")] if entry.environment == "headrace" else [])]
         command = [str(REPOSITORY / home / "bin" / "python"), "-m", f"benchmarks.{self.name}.measure", *words]
-        paths_there = {"PYTHONPATH": os.pathsep.join(paths)}
-        return run_process(command, REPOSITORY, paths_there, limit_s, self.sampling)
+        environment = {"PYTHONPATH": os.pathsep.join(paths)}
+        return run_process(command, REPOSITORY, environment, limit_s, self.sampling)
 
     def rounds(
         self,

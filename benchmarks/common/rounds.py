@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from benchmarks.common.tree import PeakPss, adopt_orphans, busy_cpu, descendants, tree_cpu
+from benchmarks.common.tree import SAMPLING, PeakPss, adopt_orphans, busy_cpu, descendants, tree_cpu
 
 Run = dict[str, Any]
 DISTURBED = 0.2
@@ -25,7 +25,7 @@ class RunFailed(RuntimeError):
 
 
 def run_process(
-    command: Sequence[str], cwd: Path, environment: dict[str, str], limit_s: float, sampling: float = 0.01
+    command: Sequence[str], cwd: Path, environment: dict[str, str], limit_s: float, sampling: float = SAMPLING
 ) -> Run:
     """Run a command that prints one JSON object, and add what only the outside sees of it.
 

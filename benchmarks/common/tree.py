@@ -17,6 +17,8 @@ from dataclasses import dataclass
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PR_SET_CHILD_SUBREAPER = 36
+SAMPLING = 0.01
+"""The part of a CPU that looking at memory may take."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +134,7 @@ class PeakPss:
         self,
         root: int,
         every_s: float = 0.25,
-        share: float = 0.01,
+        share: float = SAMPLING,
         read: Callable[[int], int] = tree_pss,
     ) -> None:
         self.bytes = 0

@@ -30,9 +30,8 @@ PACED_BY = "headrace@1"
 class SharingBench(Bench[Entry]):
     """Jobs of each contender, and headrace's in scenarios."""
 
-    sampling = (
-        0.003  # of four jobs there are 13 processes to look at, of one 3, and no target is about memory
-    )
+    sampling = 0.003
+    """Little: of four jobs there are 13 processes to look at and of one 3, and no target is about memory."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__("sharing", ENTRIES, (*PEERS, Peer("tensorsocket", ("tensorsocket==0.0.5",))), args)

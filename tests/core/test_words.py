@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -17,7 +18,11 @@ from headrace.core import native, words
 from headrace.core import random as rnd
 from headrace.core.bits import Bits
 
-pytestmark = pytest.mark.skipif(native.calls is None, reason="the C counterparts are not built")
+pytestmark = pytest.mark.skipif(
+    os.environ.get("HEADRACE_NATIVE") == "0"
+    or importlib.util.find_spec("headrace.recipes.image._kernels") is None,
+    reason="what is in C is switched off, or there was no compiler to build it",
+)
 
 KEYS = st.integers(0, (1 << 64) - 1)
 
@@ -29,6 +34,10 @@ def sets(draw: st.DrawFn) -> tuple[np.ndarray[Any, Any], np.random.Generator]:
     size = draw(st.one_of(st.integers(1, 300), st.integers(1, 20_000)))
     density = draw(st.sampled_from([0.0, 0.002, 0.05, 0.3, 0.9, 1.0]))
     return Bits.of(size, np.flatnonzero(rng.random(size) < density)).words, rng
+
+
+def test_whoever_has_the_kernels_has_these() -> None:
+    assert native.calls is not None
 
 
 @given(sets(), st.integers(0, 300), st.booleans())

@@ -53,30 +53,38 @@ static int64_t array_id(const Array *ids, Py_ssize_t at) {
     return id;
 }
 
-/* Opens a set and ids, all of which have a place in it. */
-static int open_both(Array *words, PyObject *set, int writable, Array *ids, PyObject *wanted) {
-    if (array_open(words, set, 8, writable, 0) < 0) return -1;
-    if (array_open(ids, wanted, 8, 0, 1) < 0) {
-        array_close(words);
-        return -1;
-    }
-    uint64_t end = 64 * (uint64_t)words->length;
-    for (Py_ssize_t i = 0; i < ids->length; i++) {
-        int64_t id = array_id(ids, i);
+/* A set, and a vector beside it. */
+typedef struct {
+    Array set, other;
+} Pair;
+
+static int pair_open(Pair *pair, PyObject *set, int changes, PyObject *other, Py_ssize_t size, int writable) {
+    if (array_open(&pair->set, set, 8, changes, 0) < 0) return -1;
+    /* (what is only read may have gaps: a column of a table) */
+    if (array_open(&pair->other, other, size, writable, !writable) == 0) return 0;
+    array_close(&pair->set);
+    return -1;
+}
+
+static void pair_close(Pair *pair) {
+    array_close(&pair->other);
+    array_close(&pair->set);
+}
+
+/* A set and ids, all of which have a place in it. */
+static int ids_open(Pair *pair, PyObject *set, int changes, PyObject *wanted) {
+    if (pair_open(pair, set, changes, wanted, 8, 0) < 0) return -1;
+    uint64_t end = 64 * (uint64_t)pair->set.length;
+    for (Py_ssize_t i = 0; i < pair->other.length; i++) {
+        int64_t id = array_id(&pair->other, i);
         if ((uint64_t)id >= end) {
             PyErr_Format(PyExc_IndexError, "id %lld of a set over %llu samples", (long long)id,
                          (unsigned long long)end);
-            array_close(ids);
-            array_close(words);
+            pair_close(pair);
             return -1;
         }
     }
     return 0;
-}
-
-static void close_both(Array *words, Array *ids) {
-    array_close(ids);
-    array_close(words);
 }
 
 static int has(const uint64_t *words, int64_t id) {
@@ -85,36 +93,50 @@ static int has(const uint64_t *words, int64_t id) {
 
 /* ---- sets ---- */
 
-static PyObject *words_test(PyObject *module, PyObject *args) {
+/* Looks ids up: whether each is there, into bytes; or adds that to counts of two bytes. */
+static PyObject *look_up(PyObject *args, const char *format, Py_ssize_t size) {
     PyObject *set, *wanted, *into;
-    Array words, ids, out;
-    if (!PyArg_ParseTuple(args, "OOO:test", &set, &wanted, &into)) return NULL;
-    if (open_both(&words, set, 0, &ids, wanted) < 0) return NULL;
-    if (array_open(&out, into, 1, 1, 0) < 0) {
-        close_both(&words, &ids);
+    Pair pair;
+    Array out;
+    if (!PyArg_ParseTuple(args, format, &set, &wanted, &into)) return NULL;
+    if (ids_open(&pair, set, 0, wanted) < 0) return NULL;
+    if (array_open(&out, into, size, 1, 0) < 0) {
+        pair_close(&pair);
         return NULL;
     }
-    int fits = out.length == ids.length;
-    for (Py_ssize_t i = 0; fits && i < ids.length; i++)
-        out.data[i] = (char)has((uint64_t *)words.data, array_id(&ids, i));
+    const uint64_t *words = (uint64_t *)pair.set.data;
+    int fits = out.length == pair.other.length;
+    for (Py_ssize_t i = 0; fits && i < out.length; i++) {
+        int there = has(words, array_id(&pair.other, i));
+        if (size == 1) out.data[i] = (char)there;
+        else ((uint16_t *)out.data)[i] += (uint16_t)there;
+    }
     array_close(&out);
-    close_both(&words, &ids);
+    pair_close(&pair);
     if (!fits) return PyErr_Format(PyExc_ValueError, "the answers have another length");
     Py_RETURN_NONE;
 }
 
+static PyObject *words_test(PyObject *module, PyObject *args) {
+    return look_up(args, "OOO:test", 1);
+}
+
+static PyObject *words_add_needs(PyObject *module, PyObject *args) {
+    return look_up(args, "OOO:add_needs", 2);
+}
+
 static PyObject *change(PyObject *args, const char *format, int present) {
     PyObject *set, *wanted;
-    Array words, ids;
+    Pair pair;
     if (!PyArg_ParseTuple(args, format, &set, &wanted)) return NULL;
-    if (open_both(&words, set, 1, &ids, wanted) < 0) return NULL;
-    uint64_t *data = (uint64_t *)words.data;
-    for (Py_ssize_t i = 0; i < ids.length; i++) {
-        int64_t id = array_id(&ids, i);
+    if (ids_open(&pair, set, 1, wanted) < 0) return NULL;
+    uint64_t *words = (uint64_t *)pair.set.data;
+    for (Py_ssize_t i = 0; i < pair.other.length; i++) {
+        int64_t id = array_id(&pair.other, i);
         uint64_t bit = (uint64_t)1 << (id & 63);
-        data[id >> 6] = present ? data[id >> 6] | bit : data[id >> 6] & ~bit;
+        words[id >> 6] = present ? words[id >> 6] | bit : words[id >> 6] & ~bit;
     }
-    close_both(&words, &ids);
+    pair_close(&pair);
     Py_RETURN_NONE;
 }
 
@@ -124,24 +146,6 @@ static PyObject *words_put(PyObject *module, PyObject *args) {
 
 static PyObject *words_drop(PyObject *module, PyObject *args) {
     return change(args, "OO:drop", 0);
-}
-
-static PyObject *words_add_needs(PyObject *module, PyObject *args) {
-    PyObject *set, *wanted, *into;
-    Array words, ids, out;
-    if (!PyArg_ParseTuple(args, "OOO:add_needs", &set, &wanted, &into)) return NULL;
-    if (open_both(&words, set, 0, &ids, wanted) < 0) return NULL;
-    if (array_open(&out, into, 2, 1, 0) < 0) {
-        close_both(&words, &ids);
-        return NULL;
-    }
-    int fits = out.length == ids.length;
-    for (Py_ssize_t i = 0; fits && i < ids.length; i++)
-        ((uint16_t *)out.data)[i] += (uint16_t)has((uint64_t *)words.data, array_id(&ids, i));
-    array_close(&out);
-    close_both(&words, &ids);
-    if (!fits) return PyErr_Format(PyExc_ValueError, "the counts have another length");
-    Py_RETURN_NONE;
 }
 
 static uint64_t count_words(const uint64_t *words, Py_ssize_t length) {
@@ -160,21 +164,16 @@ static PyObject *words_count(PyObject *module, PyObject *set) {
 
 static PyObject *words_members(PyObject *module, PyObject *args) {
     PyObject *set, *into;
-    Array words, out;
+    Pair pair;
     if (!PyArg_ParseTuple(args, "OO:members", &set, &into)) return NULL;
-    if (array_open(&words, set, 8, 0, 0) < 0) return NULL;
-    if (array_open(&out, into, 8, 1, 0) < 0) {
-        array_close(&words);
-        return NULL;
-    }
-    const uint64_t *data = (uint64_t *)words.data;
-    int fits = (uint64_t)out.length == count_words(data, words.length);
-    int64_t *next = (int64_t *)out.data;
-    for (Py_ssize_t i = 0; fits && i < words.length; i++)
-        for (uint64_t word = data[i]; word; word &= word - 1)
+    if (pair_open(&pair, set, 0, into, 8, 1) < 0) return NULL;
+    const uint64_t *words = (uint64_t *)pair.set.data;
+    int64_t *next = (int64_t *)pair.other.data;
+    int fits = (uint64_t)pair.other.length == count_words(words, pair.set.length);
+    for (Py_ssize_t i = 0; fits && i < pair.set.length; i++)
+        for (uint64_t word = words[i]; word; word &= word - 1)
             *next++ = 64 * (int64_t)i + __builtin_ctzll(word);
-    array_close(&out);
-    array_close(&words);
+    pair_close(&pair);
     if (!fits) return PyErr_Format(PyExc_ValueError, "the members are not that many");
     Py_RETURN_NONE;
 }
@@ -262,35 +261,31 @@ static int nth(uint64_t word, int n) {
 
 static PyObject *words_select(PyObject *module, PyObject *args) {
     PyObject *set, *wanted;
-    Array words, ranks;
+    Pair pair;
     if (!PyArg_ParseTuple(args, "OO:select", &set, &wanted)) return NULL;
-    if (array_open(&words, set, 8, 0, 0) < 0) return NULL;
-    if (array_open(&ranks, wanted, 8, 1, 0) < 0) {
-        array_close(&words);
-        return NULL;
+    if (pair_open(&pair, set, 0, wanted, 8, 1) < 0) return NULL;
+    const uint64_t *words = (uint64_t *)pair.set.data;
+    Py_ssize_t length = pair.set.length, count = pair.other.length;
+    int64_t *out = (int64_t *)pair.other.data, total = 0;
+    int64_t *ends = malloc(sizeof *ends * (size_t)(length + 1));
+    if (ends == NULL) {
+        pair_close(&pair);
+        return PyErr_NoMemory();
     }
-    const uint64_t *data = (uint64_t *)words.data;
-    int64_t *out = (int64_t *)ranks.data, total = 0;
-    int64_t *ends = malloc(sizeof *ends * (size_t)(words.length + 1));
+    for (Py_ssize_t i = 0; i < length; i++) ends[i] = total += __builtin_popcountll(words[i]);
     int inside = 1;
-    for (Py_ssize_t i = 0; ends != NULL && i < words.length; i++)
-        ends[i] = total += __builtin_popcountll(data[i]);
-    for (Py_ssize_t i = 0; ends != NULL && inside && i < ranks.length; i++) {
+    for (Py_ssize_t i = 0; i < count && (inside = out[i] >= 0 && out[i] < total); i++) {
         int64_t rank = out[i];
-        Py_ssize_t low = 0, high = words.length;
-        if (!(inside = rank >= 0 && rank < total)) break;
+        Py_ssize_t low = 0, high = length;
         while (low < high) { /* the first word that ends beyond the rank */
             Py_ssize_t middle = (low + high) / 2;
             if (ends[middle] > rank) high = middle;
             else low = middle + 1;
         }
-        out[i] = 64 * (int64_t)low + nth(data[low], (int)(rank - (low ? ends[low - 1] : 0)));
+        out[i] = 64 * (int64_t)low + nth(words[low], (int)(rank - (low ? ends[low - 1] : 0)));
     }
-    int there = ends != NULL;
     free(ends);
-    array_close(&ranks);
-    array_close(&words);
-    if (!there) return PyErr_NoMemory();
+    pair_close(&pair);
     if (!inside) return PyErr_Format(PyExc_IndexError, "a rank beyond the size of the set");
     Py_RETURN_NONE;
 }

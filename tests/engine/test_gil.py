@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import signal
 import subprocess
 import sys
 import threading
@@ -92,3 +93,27 @@ def test_a_probe_can_be_entered_again_and_adds_up() -> None:
         assert probe.seconds > before
         before = probe.seconds
     assert "headrace-gil" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_machine_that_stands_still_is_nobodys_fault() -> None:
+    """A process that does not run (stopped here; elsewhere its hypervisor runs others) does not hold the lock."""
+    code = (
+        "import time\nfrom headrace.engine.gil import GilProbe\n"
+        "probe = GilProbe()\n"
+        "with probe:\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(0.3)\n"
+        "    input()\n"
+        "print(probe.held)\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", code], **pipes) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+        for _ in range(4):
+            job.send_signal(signal.SIGSTOP)
+            time.sleep(0.5)
+            job.send_signal(signal.SIGCONT)
+            time.sleep(0.02)
+        found, _ = job.communicate("\n")
+    assert float(found) < 0.4

@@ -14,7 +14,18 @@ from torch.utils.data import IterableDataset
 import headrace as hr
 from headrace.loader import recipe_session
 from tests.faults.helpers import SOAK, killing, recipe
-from tests.loader.helpers import Squares, assert_same, descendants, drain, flat, index_of, targets, wait_until
+from tests.loader.helpers import (
+    Squares,
+    assert_same,
+    descendants,
+    drain,
+    flat,
+    index_of,
+    is_dead,
+    kill,
+    targets,
+    wait_until,
+)
 
 
 def make(source_recipe, **options):
@@ -99,7 +110,7 @@ def test_all_workers_killed_at_once():
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         for pid in pids:  # (else the first one's successor may do the rest before the second is missed)
-            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            assert wait_until(lambda pid=pid: is_dead(pid))
         found += targets(iterator)
         assert sorted(flat(found)) == list(range(200))
         assert loader.stats().restarts == 2
@@ -111,8 +122,7 @@ def test_any_signal_between_two_epochs(sign):
     quiet = {"worker_init_fn": lambda worker: faulthandler.disable()}
     with make(recipe(100), **quiet) as loader:
         drain(loader)
-        os.kill(loader._session.host.workers[0].pid, sign)
-        time.sleep(0.1)
+        kill(loader._session.host.workers[0].pid, sign)
         # (an epoch that was prepared before needs no worker any more, and so does not miss one)
         for _ in range(20):
             assert sorted(flat(targets(loader))) == list(range(100))
@@ -142,10 +152,12 @@ def test_killed_during_start_up():
             os.kill(os.getpid(), signal.SIGKILL)
 
     with make(recipe(60), worker_init_fn=init) as loader:
-        for _ in range(50):  # (the first one's successor may do a whole epoch before the second is missed)
+
+        def epoch():  # (the first one's successor may do a whole one before the second is missed)
             assert sorted(flat(targets(loader))) == list(range(60))
-            if died.tolist() == [2, 2]:
-                break
+            return died.tolist() == [2, 2]
+
+        assert wait_until(epoch)
         assert loader.stats().restarts == 2
     assert died.tolist() == [2, 2]
 
@@ -296,10 +308,12 @@ def test_a_replaced_worker_has_as_many_threads_as_the_others(monkeypatch):
             next(iterator)
         assert loader.stats().threads == 2
         old = {worker.pid for worker in loader._session.host.workers}
-        os.kill(min(old), signal.SIGKILL)
-        threads: dict[int, set[int]] = {}
-        for (batch, _), _ in zip(iterator, range(80), strict=False):
-            for process, thread in batch.tolist():
-                threads.setdefault(process, set()).add(thread)
-        (fresh,) = set(threads) - old
-        assert len(threads[fresh]) == 2
+        kill(min(old))
+        fresh: set[tuple[int, int]] = set()
+        for batch, _ in iterator:
+            fresh |= {(process, thread) for process, thread in batch.tolist() if process not in old}
+            if len(fresh) == 2:
+                break
+        assert len({process for process, _ in fresh}) == 1
+        assert len(fresh) == 2
+        assert len({worker.pid for worker in loader._session.host.workers} - old) == 1

@@ -19,7 +19,7 @@ import pytest
 from headrace.core.errors import HeadraceError
 from headrace.host import control
 from tests.faults.helpers import SOAK
-from tests.loader.helpers import wait_until
+from tests.loader.helpers import is_dead, kill, wait_until
 from tests.sharing.driver import Job, assert_exact, state_of_host
 from tests.sharing.fixtures import Start, keep_nursery, place, processes_of, start  # noqa: F401
 
@@ -48,6 +48,7 @@ def kill_host(sign: int = signal.SIGKILL) -> int:
     pid = host_pid()
     with suppress(ProcessLookupError):
         os.kill(pid, sign)
+    assert sign != signal.SIGKILL or wait_until(lambda: is_dead(pid))
     return pid
 
 
@@ -169,7 +170,7 @@ def test_a_worker_is_killed(start: Start, sampling: str) -> None:
     loader = {"sampling": sampling, "num_workers": 2}
     jobs = [start(data=DATA, loader=loader, epochs=3, pause_at=4) for _ in range(2)]
     for job in jobs:
-        os.kill(job.until("paused")["workers"][0], signal.SIGKILL)
+        kill(job.until("paused")["workers"][0])
     for job in jobs:
         job.tell()
     finish(*jobs)
@@ -222,7 +223,7 @@ def test_host_and_job_are_killed_at_once(start: Start, sampling: str) -> None:
 def test_host_and_worker_are_killed_at_once(start: Start) -> None:
     jobs = [start(data=DATA, loader={"num_workers": 2}, epochs=3, pause_at=4) for _ in range(2)]
     for job in jobs:
-        os.kill(job.until("paused")["workers"][0], signal.SIGKILL)
+        kill(job.until("paused")["workers"][0])
     kill_host()
     for job in jobs:
         job.tell()

@@ -7,6 +7,7 @@ import gc
 import glob
 import mmap
 import os
+import signal
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -146,6 +147,20 @@ def wait_until(condition: Any, seconds: float = 30.0) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def is_dead(pid: int) -> bool:
+    """Whether a process has ended, even if nobody has asked for its status: a signal only says that it will."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def kill(pid: int, sign: int = signal.SIGKILL) -> None:
+    """End a process, and wait until it has."""
+    os.kill(pid, sign)
+    assert wait_until(lambda: is_dead(pid))
 
 
 def descriptors() -> int:

@@ -2,11 +2,13 @@
 
 A probe thread sleeps for a moment and looks how much later than due it runs again. While other threads hold
 the lock, it has to wait for it; while they run in code that released it, it does not. Waiting for a CPU, on a busy
-machine, is another matter, of which the system keeps account.
+machine, is another matter, of which the system keeps account. So is a machine that stands still (its hypervisor runs
+others, a process is stopped): whoever holds the lock runs meanwhile, or waits for storage.
 """
 
 from __future__ import annotations
 
+import resource
 import threading
 import time
 
@@ -36,12 +38,14 @@ class GilProbe:
 
     def _watch(self) -> None:
         idle, queued, waited = self._idle, _queued(), 0.0
+        used, reads = _used()
         while not self._stop.is_set():
             begun = time.perf_counter()
             time.sleep(_NAP)
             late = time.perf_counter() - begun - _NAP - idle
+            (before, read), (used, reads) = (used, reads), _used()
             self._napped += _NAP
-            waited += max(0.0, late)
+            waited += max(0.0, late if reads > read else min(late, used - before))
         self._waited += max(0.0, waited - (_queued() - queued))
 
     @property
@@ -53,6 +57,12 @@ class GilProbe:
     def held(self) -> float:
         """Share of the time in which others held the lock, 0 to 1."""
         return self._waited / self.seconds if self.seconds else 0.0
+
+
+def _used() -> tuple[float, int]:
+    """The CPU time that this process has used, and how often it has waited for storage."""
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime, usage.ru_majflt + usage.ru_inblock
 
 
 def _queued() -> float:

@@ -1,4 +1,4 @@
-/* The inner loops, in plain C and for NEON, SSE4.1 and AVX2. All give the same bits. */
+/* The inner loops, in plain C and for NEON, SSE4.1 and AVX2 (for AVX-512: avx512.c). All give the same bits. */
 #include <string.h>
 
 #include "resample.h"
@@ -50,8 +50,13 @@ static void split3_plain(const uint8_t *restrict row, uint8_t *restrict a, uint8
 
 LOOPS(plain, )
 
-const Lanes lanes_plain = {"plain",          across_plain,      down_plain, split3_plain,
-                           to_float32_plain, to_bfloat16_plain, NULL,       NULL};
+const Lanes lanes_plain = {.name = "plain",
+                           .across = across_plain,
+                           .down = down_plain,
+                           .split3 = split3_plain,
+                           .to_float32 = to_float32_plain,
+                           .to_bfloat16 = to_bfloat16_plain,
+                           .filter_down = filter_down_plain};
 
 /* ---- NEON ---- */
 
@@ -135,8 +140,15 @@ static void to_float16_neon(const uint8_t *row, const float *scale, const float 
     for (; i < n; i++) out[i] = half_from_float((float)row[i] * scale[i] + bias[i]);
 }
 
-static const Lanes lanes_neon = {"neon",           across_neon,       down_neon,      split3_neon,
-                                 to_float32_plain, to_bfloat16_plain, to_float16_neon, NULL};
+static const Lanes lanes_neon = {.name = "neon",
+                                 .across = across_neon,
+                                 .down = down_neon,
+                                 .split3 = split3_neon,
+                                 .to_float32 = to_float32_plain,
+                                 .to_bfloat16 = to_bfloat16_plain,
+                                 .to_float16 = to_float16_neon,
+                                 .filter_across = filter_across_neon,
+                                 .filter_down = filter_down_plain};
 
 int lanes_all(const Lanes **found, int room) {
     int n = 0;
@@ -251,16 +263,41 @@ AVX static void stream_float32_avx(const uint8_t *restrict row, const float *res
     for (; i < n; i++) out[i] = (float)row[i] * scale[i] + bias[i];
 }
 
-static const Lanes lanes_sse = {"sse4.1",       across_sse,      down_sse, split3_sse,
-                                to_float32_sse, to_bfloat16_sse, NULL,     NULL};
-static const Lanes lanes_avx = {"avx2",         across_sse,      down_avx, split3_sse,
-                                to_float32_avx, to_bfloat16_avx, NULL,     stream_float32_avx};
+static const Lanes lanes_sse = {.name = "sse4.1",
+                                .across = across_sse,
+                                .down = down_sse,
+                                .split3 = split3_sse,
+                                .to_float32 = to_float32_sse,
+                                .to_bfloat16 = to_bfloat16_sse,
+                                .filter_across = filter_across_sse,
+                                .filter_down = filter_down_plain};
+static const Lanes lanes_avx = {.name = "avx2",
+                                .across = across_sse,
+                                .down = down_avx,
+                                .split3 = split3_sse,
+                                .to_float32 = to_float32_avx,
+                                .to_bfloat16 = to_bfloat16_avx,
+                                .stream_float32 = stream_float32_avx,
+                                .filter_across = filter_across_avx,
+                                .filter_down = filter_down_avx};
+static const Lanes lanes_avx512 = {.name = "avx512",
+                                   .across = across_sse,
+                                   .down = down_avx,
+                                   .split3 = split3_sse,
+                                   .to_float32 = to_float32_avx,
+                                   .to_bfloat16 = to_bfloat16_avx,
+                                   .stream_float32 = stream_float32_avx,
+                                   .stream_planes = stream_planes_avx512,
+                                   .filter_across = filter_across_avx,
+                                   .filter_windows = filter_windows_avx512,
+                                   .filter_down = filter_down_avx512};
 
 int lanes_all(const Lanes **found, int room) {
     int n = 0;
     if (n < room) found[n++] = &lanes_plain;
     if (n < room && __builtin_cpu_supports("sse4.1")) found[n++] = &lanes_sse;
     if (n < room && __builtin_cpu_supports("avx2")) found[n++] = &lanes_avx;
+    if (n < room && has_avx512()) found[n++] = &lanes_avx512;
     return n;
 }
 

@@ -99,6 +99,7 @@ void resampler_free(Resampler *r) {
     free(r->tables.data);
     taps_free(&r->across);
     taps_free(&r->down);
+    free(r->windows.memory.data);
     memset(r, 0, sizeof *r);
 }
 
@@ -236,6 +237,10 @@ static void finish(const Resampler *r, const Lanes *lanes, const uint8_t *row, i
         lanes->split3(row, out + at, out + plane + at, out + 2 * plane + at, w);
         return;
     }
+    if (r->streams && lanes->stream_planes != NULL) {
+        lanes->stream_planes(row, r->spec.scale, r->spec.bias, (float *)out + at, plane, w);
+        return;
+    }
     lanes->split3(row, r->planes, r->planes + w, r->planes + 2 * w, w);
     for (int c = 0; c < 3; c++) convert(r, lanes, r->planes + c * w, out, (size_t)c * plane + at, w, c);
 }
@@ -273,9 +278,9 @@ int resample(Resampler *r, RowReader reader, void *context, int x_offset, size_t
     if (chosen == NULL) chosen = lanes_best(); /* every thread finds the same, so a race is harmless */
     const Lanes *lanes = chosen;
     int h = r->spec.out_h, n = r->cols.lanes;
-    r->streams = lanes->stream_float32 != NULL && spec_row_bytes(&r->spec) >= STREAMED;
+    r->streams = lanes->stream_float32 != NULL && r->spec.dtype == DT_FLOAT32 && spec_row_bytes(&r->spec) >= STREAMED;
     if (r->spec.method >= FILTER_LINEAR) {
-        filter_rows(r, reader, context, x_offset, row_bytes, source_channels, descending, finish_best, out);
+        filter_rows(r, lanes, reader, context, x_offset, row_bytes, source_channels, descending, finish_best, out);
         lanes_settle();
         return 0;
     }

@@ -35,6 +35,40 @@ typedef struct {
                         255 (which reads as 0): so a pixel is the upper byte of a 16-bit lane */
 } Columns;
 
+/* Scratch memory that only grows. */
+typedef struct {
+    void *data;
+    size_t size;
+} Buffer;
+
+void *buffer_need(Buffer *buffer, size_t size);
+
+/* One axis of a filter: for each output position its first source position, how many there are, and their weights. */
+typedef struct {
+    int32_t *first, *count;
+    int16_t *weight;
+    int stride, most, bits; /* weights of a position; the largest count; fractional bits */
+    int low, high;    /* source positions touched: low <= p < high */
+    Buffer memory, exact;
+    Buffer rows; /* of the vertical axis: rows that are filtered horizontally */
+    size_t row_bytes;
+} Taps;
+
+enum { FILTER_BLOCK = 32 }; /* filtered rows are padded to whole ones, and at least one more */
+enum { FILTER_SLACK = 4 };  /* bytes that kernels read after the last tap of a pixel */
+enum { FILTER_GROUP = 16, FILTER_WINDOW = 64 };
+
+/* Where the lanes of a filtered row come from, for kernels that pick any bytes of a window: each group of
+ * FILTER_GROUP lanes reads from FILTER_WINDOW bytes. For each group and pair of taps, and in these for each lane, two
+ * places in the window (in the even bytes) and two weights. */
+typedef struct {
+    int groups, pairs;
+    int32_t *base; /* per group: byte offset of its window */
+    uint8_t *index;
+    int16_t *weight;
+    Buffer memory;
+} Windows;
+
 /* The kernels that differ between machines. */
 typedef struct {
     const char *name;
@@ -48,7 +82,35 @@ typedef struct {
     /* as to_float32, for rows that are larger than what caches are for; NULL: there is no such way. What it wrote is
      * there for other threads after lanes_settle. */
     void (*stream_float32)(const uint8_t *row, const float *scale, const float *bias, float *out, int n);
+    /* split3 and stream_float32 in one, of a scale and a bias per channel; NULL: there is no such way */
+    void (*stream_planes)(const uint8_t *row, const float *scale, const float *bias, float *out, size_t plane, int n);
+    /* Filters. Of a row of three channels, the pixels from..until; of the output a few bytes too many are written,
+     * which belong to the next pixel or to the row's padding. NULL: there is only plain C. */
+    void (*filter_across)(const uint8_t *row, const Taps *taps, int x_offset, int from, int until, uint8_t *out);
+    /* As filter_across, all pixels; NULL: there is no such way. */
+    void (*filter_windows)(const uint8_t *row, const Windows *windows, int bits, uint8_t *out);
+    /* Row y lies at place y modulo `ring`. */
+    void (*filter_down)(const uint8_t *rows, size_t stride, int ring, int first, int count, const int16_t *weight,
+                        int bits, uint8_t *out, int n);
 } Lanes;
+
+void filter_across_plain(const uint8_t *row, const Taps *taps, int x_offset, int source_channels, int channels,
+                         int from, int until, uint8_t *restrict out);
+void filter_down_plain(const uint8_t *rows, size_t stride, int ring, int first, int count, const int16_t *weight,
+                       int bits, uint8_t *out, int n);
+#if defined(__aarch64__)
+void filter_across_neon(const uint8_t *row, const Taps *taps, int x_offset, int from, int until, uint8_t *out);
+#elif defined(__x86_64__)
+void filter_across_sse(const uint8_t *row, const Taps *taps, int x_offset, int from, int until, uint8_t *out);
+void filter_across_avx(const uint8_t *row, const Taps *taps, int x_offset, int from, int until, uint8_t *out);
+void filter_down_avx(const uint8_t *rows, size_t stride, int ring, int first, int count, const int16_t *weight,
+                     int bits, uint8_t *out, int n);
+int has_avx512(void); /* and those extensions of it that its kernels need */
+void stream_planes_avx512(const uint8_t *row, const float *scale, const float *bias, float *out, size_t plane, int n);
+void filter_windows_avx512(const uint8_t *row, const Windows *windows, int bits, uint8_t *out);
+void filter_down_avx512(const uint8_t *rows, size_t stride, int ring, int first, int count, const int16_t *weight,
+                        int bits, uint8_t *out, int n);
+#endif
 
 static inline void lanes_settle(void) {
 #if defined(__x86_64__)
@@ -73,29 +135,11 @@ typedef struct {
     int low, high; /* source positions touched: low <= p < high */
 } Axis;
 
-/* Scratch memory that only grows. */
-typedef struct {
-    void *data;
-    size_t size;
-} Buffer;
-
-void *buffer_need(Buffer *buffer, size_t size);
-
-/* One axis of a filter: for each output position its first source position, how many there are, and their weights. */
-typedef struct {
-    int32_t *first, *count;
-    int16_t *weight;
-    int stride, most, bits; /* weights of a position; the largest count; fractional bits */
-    int low, high;    /* source positions touched: low <= p < high */
-    Buffer memory, exact;
-    Buffer rows; /* of the vertical axis: rows that are filtered horizontally */
-    size_t row_bytes;
-} Taps;
-
 typedef struct {
     Buffer axes, columns, rows, tables;
     Axis x, y;
     Taps across, down;
+    Windows windows;
     Columns cols;
     int16_t *slot[2];
     int slot_row[2];
@@ -138,7 +182,7 @@ void taps_free(Taps *taps);
 int filter_ready(Resampler *r);
 /* As resample, which calls it. */
 typedef void (*FinishRow)(const Resampler *r, const uint8_t *row, int y, uint8_t *out);
-void filter_rows(Resampler *r, RowReader reader, void *context, int x_offset, size_t row_bytes,
+void filter_rows(Resampler *r, const Lanes *lanes, RowReader reader, void *context, int x_offset, size_t row_bytes,
                  int source_channels, int descending, FinishRow finish, uint8_t *out);
 
 size_t spec_row_bytes(const Spec *spec);

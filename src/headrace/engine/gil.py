@@ -37,16 +37,21 @@ class GilProbe:
         self._thread.join()
 
     def _watch(self) -> None:
-        idle, queued, waited = self._idle, _queued(), 0.0
+        # (nothing in the loop may give up the lock, but for the nap: to get it back takes as long as what is measured)
+        queued, late, ran, stored = _queued(), 0.0, 0.0, 0.0
         used, reads = _used()
         while not self._stop.is_set():
             begun = time.perf_counter()
             time.sleep(_NAP)
-            late = time.perf_counter() - begun - _NAP - idle
-            (before, read), (used, reads) = (used, reads), _used()
+            extra = max(0.0, time.perf_counter() - begun - _NAP - self._idle)
+            (used_before, reads_before), (used, reads) = (used, reads), _used()
             self._napped += _NAP
-            waited += max(0.0, late if reads > read else min(late, used - before))
-        self._waited += max(0.0, waited - (_queued() - queued))
+            if reads > reads_before:
+                stored += extra
+            else:
+                late += extra
+                ran += used - used_before
+        self._waited += stored + min(max(0.0, late - (_queued() - queued)), ran)
 
     @property
     def seconds(self) -> float:

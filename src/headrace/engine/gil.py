@@ -37,7 +37,7 @@ class GilProbe:
         self._thread.join()
 
     def _watch(self) -> None:
-        # (nothing in the loop may give up the lock, but for the nap: to get it back takes as long as what is measured)
+        # (nothing in the loop may give up the lock but the nap: to get it back takes as long as what is measured)
         queued, late, ran, stored = _queued(), 0.0, 0.0, 0.0
         used, reads = _used()
         while not self._stop.is_set():

@@ -267,6 +267,9 @@ static void use_scan(Decoder *d, const uint8_t *bytes, size_t size, const Header
     entropy_of(d)->decode_mcu = own_mcu;
 }
 
+/* Rows at multiples of 16 bytes, libjpeg-turbo writes past the caches on x86, and these are read at once. */
+enum { ASKEW = 8 };
+
 static void set_up(Decoder *d, const uint8_t *bytes, size_t size, const Header *header, const Region *region) {
     JpegInfo *info = &d->info;
     if (d->lib->call.read_header(info, 1) != JPEG_HEADER_READ) fail_with(d, STATUS_NOT_NATIVE);
@@ -288,8 +291,9 @@ static void set_up(Decoder *d, const uint8_t *bytes, size_t size, const Header *
     d->wanted = region->x1 - region->x0;
     d->next = 0;
     /* room for the widest row, and for kernels that read a window past the last pixel */
-    d->row = buffer_need(&d->row_buffer, (size_t)info->output_width * (size_t)region->channels + 2 * WINDOW);
+    d->row = buffer_need(&d->row_buffer, ASKEW + (size_t)info->output_width * (size_t)region->channels + 2 * WINDOW);
     if (d->row == NULL) fail_with(d, STATUS_NO_MEMORY);
+    d->row += ASKEW;
     if (!d->simple) return;
     use_scan(d, bytes, size, header);
     crop_columns(d, header, region);

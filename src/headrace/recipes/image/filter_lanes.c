@@ -185,7 +185,8 @@ __attribute__((target("avx2"))) void filter_across_avx(const uint8_t *row, const
 
 /* Two rows at a time, as pairs of 16-bit values. */
 __attribute__((target("avx2"))) void filter_down_avx(const uint8_t *rows, size_t stride, int ring, int first,
-                                                     int count, const int16_t *weight, int bits, uint8_t *out, int n) {
+                                                     int count, const int16_t *weight, int bits, uint8_t *out,
+                                                     int n) {
     enum { WIDE = 32 };
     const __m256i half = _mm256_set1_epi32(1 << bits >> 1);
     const __m128i shift = _mm_cvtsi32_si128(bits);

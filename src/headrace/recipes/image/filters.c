@@ -133,44 +133,19 @@ static int is_inside(const Taps *taps, int i, int x_offset, size_t row_bytes) {
     return (size_t)(taps->first[i] - x_offset + taps->stride) * 3 + FILTER_SLACK <= row_bytes;
 }
 
-/* Groups of lanes and the bytes that they come from; fails where a group's are too far apart, or rows too short. */
-static int windows_fill(Windows *windows, const Taps *taps, int w, int x_offset, size_t row_bytes) {
-    enum { TAKEN = FILTER_GROUP };
-    int lanes = 3 * w, groups = (lanes + TAKEN - 1) / TAKEN, pairs = (taps->most + 1) / 2;
-    if (row_bytes < FILTER_WINDOW || pairs > FILTER_WINDOW / 2) return 0;
-    size_t steps = (size_t)groups * (size_t)pairs;
-    uint8_t *memory = buffer_need(&windows->memory, steps * 2 * FILTER_WINDOW + (size_t)groups * sizeof(int32_t));
-    if (memory == NULL) return 0; /* the other kernels need none */
-    windows->groups = groups;
-    windows->pairs = pairs;
-    windows->index = memory;
-    windows->weight = (int16_t *)(memory + steps * FILTER_WINDOW);
-    windows->base = (int32_t *)(memory + steps * 2 * FILTER_WINDOW);
-    memset(memory, 0, steps * 2 * FILTER_WINDOW);
-    int32_t end = (int32_t)row_bytes - FILTER_WINDOW;
-    for (int g = 0; g < groups; g++) {
-        int until = (g + 1) * TAKEN < lanes ? (g + 1) * TAKEN : lanes;
-        int left = INT32_MAX, right = 0; /* source pixels */
-        for (int i = g * TAKEN / 3; i <= (until - 1) / 3; i++) {
-            int at = taps->first[i] - x_offset;
-            left = at < left ? at : left;
-            right = at + taps->count[i] > right ? at + taps->count[i] : right;
-        }
-        int32_t base = 3 * left < end ? 3 * left : end;
-        if (3 * right - base > FILTER_WINDOW) return 0;
-        windows->base[g] = base;
-        for (int lane = g * TAKEN; lane < until; lane++) {
-            int i = lane / 3, from = 3 * (taps->first[i] - x_offset) + lane % 3 - base;
-            const int16_t *weight = taps->weight + (size_t)i * (size_t)taps->stride;
-            size_t at = (size_t)g * (size_t)pairs * FILTER_WINDOW / 2 + (size_t)(lane - g * TAKEN) * 2;
-            for (int k = 0; k < taps->count[i]; k++) {
-                size_t place = at + (size_t)(k / 2) * FILTER_WINDOW / 2 + (size_t)(k % 2);
-                windows->index[2 * place] = (uint8_t)(from + 3 * k);
-                windows->weight[place] = weight[k];
-            }
-        }
+int32_t window_base(const Taps *taps, int first, int last, int from, int until, int x_offset, size_t row_bytes,
+                    int window) {
+    int left = INT32_MAX, right = 0; /* source pixels */
+    if (row_bytes < (size_t)window) return -1;
+    for (int i = first / 3; i <= last / 3; i++) {
+        int count = taps->count[i] < until ? taps->count[i] : until, at = taps->first[i] - x_offset;
+        if (count <= from) continue;
+        left = at + from < left ? at + from : left;
+        right = at + count > right ? at + count : right;
     }
-    return 1;
+    if (right == 0) return 0; /* nobody has so many taps */
+    int32_t end = (int32_t)row_bytes - window, base = 3 * left < end ? 3 * left : end;
+    return 3 * right - base > window ? -1 : base;
 }
 
 int filter_ready(Resampler *r) {
@@ -184,8 +159,8 @@ void filter_rows(Resampler *r, const Lanes *lanes, RowReader reader, void *conte
     size_t stride = r->down.row_bytes;
     int ring = r->down.most, h = r->spec.out_h, w = r->spec.out_w, channels = r->spec.channels;
     int next = r->down.low, from = 0, until = 0; /* pixels from..until are left to filter_across */
-    int windowed = source_channels == 3 && lanes->filter_windows != NULL &&
-                   windows_fill(&r->windows, &r->across, w, x_offset, row_bytes);
+    int windowed = source_channels == 3 && lanes->filter_plan != NULL &&
+                   lanes->filter_plan(&r->windows, &r->across, w, x_offset, row_bytes);
     if (source_channels == 3 && lanes->filter_across != NULL && !windowed) {
         /* those at the end of the source are the last ones or, flipped, the first */
         while (from < w && !is_inside(&r->across, from, x_offset, row_bytes)) from++;

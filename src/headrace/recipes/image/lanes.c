@@ -1,4 +1,4 @@
-/* The inner loops, in plain C and for NEON, SSE4.1 and AVX2 (for AVX-512: avx512.c). All give the same bits. */
+/* The inner loops, in plain C and for NEON, SSE4.1 and AVX2 (and see dot.c, avx512.c). All give the same bits. */
 #include <string.h>
 
 #include "resample.h"
@@ -150,10 +150,23 @@ static const Lanes lanes_neon = {.name = "neon",
                                  .filter_across = filter_across_neon,
                                  .filter_down = filter_down_plain};
 
+static const Lanes lanes_dot = {.name = "neon with dot products",
+                                .across = across_neon,
+                                .down = down_neon,
+                                .split3 = split3_neon,
+                                .to_float32 = to_float32_plain,
+                                .to_bfloat16 = to_bfloat16_plain,
+                                .to_float16 = to_float16_neon,
+                                .filter_across = filter_across_neon,
+                                .filter_plan = filter_plan_dot,
+                                .filter_windows = filter_windows_dot,
+                                .filter_down = filter_down_dot};
+
 int lanes_all(const Lanes **found, int room) {
     int n = 0;
     if (n < room) found[n++] = &lanes_plain;
     if (n < room) found[n++] = &lanes_neon;
+    if (n < room && has_dot()) found[n++] = &lanes_dot;
     return n;
 }
 
@@ -289,6 +302,7 @@ static const Lanes lanes_avx512 = {.name = "avx512",
                                    .stream_float32 = stream_float32_avx,
                                    .stream_planes = stream_planes_avx512,
                                    .filter_across = filter_across_avx,
+                                   .filter_plan = filter_plan_avx512,
                                    .filter_windows = filter_windows_avx512,
                                    .filter_down = filter_down_avx512};
 

@@ -56,18 +56,23 @@ typedef struct {
 
 enum { FILTER_BLOCK = 32 }; /* filtered rows are padded to whole ones, and at least one more */
 enum { FILTER_SLACK = 4 };  /* bytes that kernels read after the last tap of a pixel */
-enum { FILTER_GROUP = 16, FILTER_WINDOW = 64 };
 
-/* Where the lanes of a filtered row come from, for kernels that pick any bytes of a window: each group of
- * FILTER_GROUP lanes reads from FILTER_WINDOW bytes. For each group and pair of taps, and in these for each lane, two
- * places in the window (in the even bytes) and two weights. */
+/* Where the lanes of a filtered row come from, for kernels that pick any bytes of a window of the row. A group of
+ * lanes takes a few taps at a time from one window; how many of each, and how tables look, is the kernels' own. */
 typedef struct {
-    int groups, pairs;
-    int32_t *base; /* per group: byte offset of its window */
-    uint8_t *index;
-    int16_t *weight;
+    int groups, steps; /* windows of a group */
+    int is_signed;     /* some weights are negative */
+    int32_t *base;     /* byte offsets of windows */
+    int32_t *start;    /* what sums begin with */
+    uint8_t *index;    /* places in the window */
+    uint8_t *weight;
     Buffer memory;
 } Windows;
+
+/* The byte at which a window of so many has to begin to hold the taps from..until of the lanes first..last, and to
+ * lie within the row; -1: there is none. */
+int32_t window_base(const Taps *taps, int first, int last, int from, int until, int x_offset, size_t row_bytes,
+                    int window);
 
 /* The kernels that differ between machines. */
 typedef struct {
@@ -87,7 +92,9 @@ typedef struct {
     /* Filters. Of a row of three channels, the pixels from..until; of the output a few bytes too many are written,
      * which belong to the next pixel or to the row's padding. NULL: there is only plain C. */
     void (*filter_across)(const uint8_t *row, const Taps *taps, int x_offset, int from, int until, uint8_t *out);
-    /* As filter_across, all pixels; NULL: there is no such way. */
+    /* As filter_across, all pixels, up to a few bytes after the last; NULL: there is no such way. The first one makes
+     * the tables for rows of so many bytes, and returns 0 where that cannot be done. */
+    int (*filter_plan)(Windows *windows, const Taps *taps, int w, int x_offset, size_t row_bytes);
     void (*filter_windows)(const uint8_t *row, const Windows *windows, int bits, uint8_t *out);
     /* Row y lies at place y modulo `ring`. */
     void (*filter_down)(const uint8_t *rows, size_t stride, int ring, int first, int count, const int16_t *weight,
@@ -100,6 +107,11 @@ void filter_down_plain(const uint8_t *rows, size_t stride, int ring, int first, 
                        int bits, uint8_t *out, int n);
 #if defined(__aarch64__)
 void filter_across_neon(const uint8_t *row, const Taps *taps, int x_offset, int from, int until, uint8_t *out);
+int has_dot(void); /* sums of four products of bytes */
+int filter_plan_dot(Windows *windows, const Taps *taps, int w, int x_offset, size_t row_bytes);
+void filter_windows_dot(const uint8_t *row, const Windows *windows, int bits, uint8_t *out);
+void filter_down_dot(const uint8_t *rows, size_t stride, int ring, int first, int count, const int16_t *weight,
+                     int bits, uint8_t *out, int n);
 #elif defined(__x86_64__)
 void filter_across_sse(const uint8_t *row, const Taps *taps, int x_offset, int from, int until, uint8_t *out);
 void filter_across_avx(const uint8_t *row, const Taps *taps, int x_offset, int from, int until, uint8_t *out);
@@ -107,6 +119,7 @@ void filter_down_avx(const uint8_t *rows, size_t stride, int ring, int first, in
                      int bits, uint8_t *out, int n);
 int has_avx512(void); /* and those extensions of it that its kernels need */
 void stream_planes_avx512(const uint8_t *row, const float *scale, const float *bias, float *out, size_t plane, int n);
+int filter_plan_avx512(Windows *windows, const Taps *taps, int w, int x_offset, size_t row_bytes);
 void filter_windows_avx512(const uint8_t *row, const Windows *windows, int bits, uint8_t *out);
 void filter_down_avx512(const uint8_t *rows, size_t stride, int ring, int first, int count, const int16_t *weight,
                         int bits, uint8_t *out, int n);

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import io
 import mmap
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -185,7 +186,16 @@ def test_no_box_reads_outside_of_its_clamp(box: tuple[float, ...], side: int, na
     assert (out == 40).all()
 
 
+@pytest.fixture(params=kernels._kernels.kernel_sets() if kernels.NATIVE else [])
+def kernel_set(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Each set of kernels that this machine has."""
+    kernels._kernels.use_kernels(request.param)
+    yield request.param
+    kernels._kernels.use_kernels(kernels._kernels.kernel_sets()[-1])
+
+
 @pytest.mark.parametrize("name", FILTERS)
+@pytest.mark.usefixtures("kernel_set")
 def test_nothing_beyond_the_last_byte_is_read(name: str) -> None:
     """The image ends where its memory does, and what follows may not be touched."""
     page, size = mmap.PAGESIZE, 3 * 100 * 100
@@ -206,19 +216,30 @@ def test_nothing_beyond_the_last_byte_is_read(name: str) -> None:
                     assert_alike(found, expected[:, :: -1 if hflip else 1])
 
 
-def test_every_set_of_kernels_gives_the_same() -> None:
+@pytest.mark.parametrize("name", FILTERS)
+def test_every_set_of_kernels_gives_the_same(name: str) -> None:
+    """To the bit: taps of many counts, flipped, as bytes and as planes of floats that are too large for caches."""
     if not kernels.NATIVE:
         pytest.skip(f"no C kernels: {kernels.describe()}")
-    source = picture(333, 222)
-    expected = pillow(source, (0, 0, 333, 222), (60, 60), "lanczos")
+    source = picture(640, 411)
+    sources = [source, jpeg(source, "420")]
+    boxes: list[Box] = [(0, 0, 640, 411), (17, 3, 240, 227), (100, 100, 333, 180), (600, 300, 640, 411)]
     sets = kernels._kernels.kernel_sets()
+    results: dict[str, list[NDArray[Any]]] = {}
     try:
-        for name in sets:
-            kernels._kernels.use_kernels(name)
-            found = rows([source], source, (0, 0, 333, 222), (60, 60), "lanczos")[0]
-            assert_alike(found, expected)
+        for kernel_set in sets:
+            kernels._kernels.use_kernels(kernel_set)
+            results[kernel_set] = [
+                rows(sources, source, box, size, name, hflip=hflip, **more)
+                for box in boxes
+                for hflip in (0, 1)
+                for size, more in (((224, 224), {"layout": "CHW", "dtype": "float32"}), ((31, 57), {}))
+            ]
     finally:
         kernels._kernels.use_kernels(sets[-1])
+    for kernel_set in sets[1:]:
+        for found, expected in zip(results[kernel_set], results[sets[0]], strict=True):
+            np.testing.assert_array_equal(found, expected, kernel_set)
 
 
 @pytest.mark.parametrize("caches", [False, True])

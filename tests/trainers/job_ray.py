@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +64,24 @@ def _trial(config: dict[str, Any]) -> dict[str, float]:
     return {"loss": 0.0}
 
 
-if __name__ == "__main__":
+@contextlib.contextmanager
+def start_ray() -> Iterator[None]:
+    """A small cluster on this machine, whose workers know what tests set."""
     kept = ("HEADRACE_RUNTIME_DIR", "HEADRACE_PROFILES", "GLOO_SOCKET_IFNAME", "PYTHONPATH")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
     ray.init(
         num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": environment},
         object_store_memory=100 << 20,
     )  # fmt: skip
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+if __name__ == "__main__":
     config = {"folder": str(FOLDER), "out": str(OUT)}
-    with tempfile.TemporaryDirectory() as storage:
+    with start_ray(), tempfile.TemporaryDirectory() as storage:
         TorchTrainer(
             _loop,
             train_loop_config=config,
@@ -83,4 +94,3 @@ if __name__ == "__main__":
             tune.with_resources(_trial, {"cpu": 1}), param_space=space,
             run_config=tune.RunConfig(storage_path=storage, verbose=0),
         ).fit()  # fmt: skip
-    ray.shutdown()

@@ -52,7 +52,7 @@ def run_job(trainer: str, world: int, images: Path, out: Path, runtime: Path) ->
         "PYTHONPATH": os.pathsep.join([str(REPO / "src"), str(REPO)]),
     }
     module = ["-m", f"tests.trainers.job_{trainer}", str(images), str(out), str(world)]
-    if trainer == "ray":
+    if trainer.endswith("ray"):
         if shutil.which("ray"):
             # Some set-ups of Ray want a token; where they do not, there is no harm in one.
             subprocess.run([sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +14,8 @@ import torch
 
 import headrace as hr
 from tests.loader import pictures
+from tests.trainers import job_kinds
+from tests.trainers.jobs import run_job
 
 pytestmark = pytest.mark.trainers
 
@@ -70,3 +74,40 @@ def test_lightning(kind: str, tmp_path: Path) -> None:
             hr.DataLoader(pictures.recipe(kind, tmp_path), batch_size=BATCH, shuffle=True, num_workers=2),
         )
     check(found)
+
+
+PACKAGES = {
+    "accelerate": "accelerate",
+    "transformers": "transformers",
+    "lightning": "lightning",
+    "ray": "ray",
+}
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two ranks were given by each trainer."""
+    for package in PACKAGES.values():
+        pytest.importorskip(package)
+    folder, out = tmp_path_factory.mktemp("images"), tmp_path_factory.mktemp("out")
+    for job in ("kinds", "kinds_ray"):
+        with tempfile.TemporaryDirectory(dir="/tmp") as runtime:
+            run_job(job, 2, folder, out, Path(runtime))
+    return out
+
+
+@pytest.mark.parametrize("kind", pictures.KINDS)
+@pytest.mark.parametrize("how", [*job_kinds.HOWS, "ray"])
+def test_two_ranks(ranks: Path, how: str, kind: str, tmp_path: Path) -> None:
+    """Together they get every sample once an epoch, with the crops that one rank alone gets for the same seed."""
+    parts = [json.loads((ranks / f"{how}-{kind}-{rank}.json").read_text()) for rank in range(2)]
+    for epochs in parts:
+        assert [len(epoch) for epoch in epochs] == [COUNT // 2] * EPOCHS
+    both = [sorted(one + two) for one, two in zip(*parts, strict=True)]
+    if kind == "mixed":  # (with whom a sample is mixed depends on its batch)
+        assert len({value for epoch in both for value in epoch}) == EPOCHS * COUNT
+        return
+    alone: job_kinds.Given = [[] for _ in range(EPOCHS)]
+    with job_kinds.open_loader(kind, tmp_path, num_workers=0) as loader:
+        job_kinds.own_ranks(loader, alone)
+    assert both == [sorted(epoch) for epoch in alone]

@@ -209,6 +209,34 @@ def test_what_a_dead_worker_took_of_the_cache_is_used_again(build):
     assert host.coordinator.directory.samples[Form.DECODED] >= 50
 
 
+def test_what_is_prepared_before_sizes_are_known_is_cached_all_the_same(build):
+    """A sample that might need much finds room only for a few of its kind, so not many go first."""
+    host = build(size=600, batch=40, shape=(64, 96), ahead=8, cache=600 * 8192)
+    host.coordinator.feed(Draws(600, 40))
+    host.fill()
+    assert host.coordinator.outstanding < 8
+    deliver(host)
+    assert host.coordinator.directory.samples[Form.DECODED] == 600
+
+
+def test_who_never_learns_sizes_does_not_wait_for_them(build, tmp_path):
+    """Samples that all fail publish nothing."""
+    mark = tmp_path / "from now on"
+
+    def decode(data):
+        if mark.exists():
+            raise ValueError("no")
+        return np.zeros((64, 96), np.uint8)
+
+    host = build(size=200, batch=20, decode=decode, ahead=8, cache=200 * 8192)
+    layout = host.probe(probe_order(), 30).result
+    host.layout, host.bytes_for = layout, pickle.loads(layout).nbytes
+    mark.touch()
+    host.coordinator.feed(Draws(200, 20))
+    assert deliver(host) == expected(size=200, batch=20)
+    assert host.coordinator.directory.samples[Form.DECODED] == 0
+
+
 def test_a_wake_up_that_a_dead_worker_took_with_it_is_given_again(build):
     host = build(workers=1, ahead=5)
     host.coordinator.feed(Draws())

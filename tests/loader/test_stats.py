@@ -4,6 +4,7 @@ import time
 
 import msgspec
 import pytest
+import torch
 
 import headrace as hr
 from headrace.loader import recipe_session
@@ -133,6 +134,33 @@ def test_depth_grows_where_an_uneven_loop_waits_beside_idle_workers(monkeypatch)
         assert loader.stats().slots > before
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_end_of_an_epoch_is_no_reason_to_prepare_more_ahead(stream):
+    """Workers have nothing to do then, and the loop waits for the first batch of the next. (An epoch of eight batches
+    is too short to tell anything else by it.)"""
+
+    class Slow(torch.utils.data.Dataset):
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            time.sleep(0.002)
+            return index
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            worker = torch.utils.data.get_worker_info()
+            for index in range(worker.id, 40, worker.num_workers):
+                time.sleep(0.002)
+                yield index
+
+    options = {"batch_size": 5, "num_workers": 2, "persistent_workers": True}
+    with hr.DataLoader(Stream() if stream else Slow(), **options) as loader:
+        for _ in range(12):
+            assert sorted(index for batch in loader for index in batch.tolist()) == list(range(40))
+        assert loader._session.host.ahead == 3
+
+
 @pytest.mark.parametrize("cpus", [1, 2, 16, 64])
 @pytest.mark.parametrize("batch_size", [1, 16, 256])
 def test_depth_may_grow_however_many_hands_there_are(monkeypatch, cpus, batch_size):
@@ -147,6 +175,12 @@ def test_a_datasets_loader_begins_with_a_batch_for_each_worker_and_one_more():
         iterator = iter(loader)
         next(iterator)
         assert loader._session.host.ahead == 3
+        assert loader._session._depth.most == 4
+    # One more would be no small thing where batches are large.
+    with hr.DataLoader(torch.zeros(40, 1 << 20), batch_size=4, num_workers=2) as loader:
+        iterator = iter(loader)
+        next(iterator)
+        assert loader._session.host.ahead == 2
         assert loader._session._depth.most == 4
     with hr.DataLoader(list(range(40)), batch_size=2, num_workers=2, prefetch_factor=3) as loader:
         iterator = iter(loader)

@@ -112,6 +112,15 @@ class Directory:
         shelf = self._shelves.get(form)
         return float(shelf.expected) if shelf is not None and shelf.known else 0.0
 
+    @property
+    def unsure(self) -> bool:
+        """Whether the first samples of a form are being made, from which their size will be known. Till then few can
+        be granted room: each might need much."""
+        forms = {form for form, shelf in self._shelves.items() if not shelf.known}
+        if not forms:
+            return False
+        return any(form in forms for opened in self._open.values() for form, _ in opened.blocks.values())
+
     def too_small_for(self) -> int:
         """Bytes that a sample was seen to need, where the whole cache has no room for one; else 0."""
         sizes = [shelf.expected for shelf in self._shelves.values() if shelf.known]

@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import ATTEMPTS, Batch, Coordinator
+from headrace.coordinate.directory import Directory
 from headrace.coordinate.messages import FILLED, Failed, Order, OrderDone, Ready, Run, Threads
 from headrace.core.errors import OutOfSharedMemory, WorkerDied
 from headrace.engine.board import CAPACITY, Board
@@ -145,7 +146,9 @@ class ProcessHost(BaseHost):
 
     def _has_room(self) -> bool:
         # Half of the ring is kept for what has to be posted again when workers die.
-        return not self._positions or self.board.room(min(self._positions.values())) > CAPACITY // 2
+        if self._positions and self.board.room(min(self._positions.values())) <= CAPACITY // 2:
+            return False
+        return not self._awaits_sizes()
 
     def fill(self) -> None:
         """Post orders for all the batches that are wanted ahead."""
@@ -162,6 +165,16 @@ class ProcessHost(BaseHost):
         finally:
             if not self._closed:
                 self.board.wake(posted)
+
+    def _awaits_sizes(self) -> bool:
+        """Whether orders had better wait until it is known how large a cached sample is: of those posted before, most
+        of the rows would find no room. There is work for everybody meanwhile."""
+        directory = self.coordinator.directory
+        return (
+            len(self._positions) >= 2 * len(self._workers.all)
+            and isinstance(directory, Directory)
+            and directory.unsure
+        )
 
     def _fill_after(self, batch: Batch | None) -> None:
         """Fill. Whatever goes wrong must not cost the batch that is about to be handed out."""

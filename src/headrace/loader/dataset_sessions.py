@@ -32,8 +32,9 @@ def _depth(host: Any, ahead: int | None, workers: int) -> Depth | None:
 
 
 def _at_first(ahead: int | None, workers: int) -> int:
-    """Batches ahead as a loader begins: one for each worker, and one to go on with."""
-    return workers + 1 if ahead is None else max(1, ahead)
+    """Batches ahead as a loader begins: one for each worker. (And one to go on with, once it is known that they are
+    not large: with a loop that waits, none of those is waited for.)"""
+    return max(2, workers) if ahead is None else max(1, ahead)
 
 
 class ObjectSession(Hosted):
@@ -63,7 +64,7 @@ class ObjectSession(Hosted):
         if batch is None:
             return None
         if self._depth is not None:
-            self._depth.taken()
+            self._depth.taken(nbytes=batch.slot.nbytes)
         return batch.drawn, self._pinned(collated_value(batch, self._book, self._lease, self._give_back))
 
 
@@ -167,6 +168,8 @@ class AssignedSession(Hosted):
         self._picked = self.last
         self._open.clear()  # what comes of an epoch that was left says nothing about this one
         self._from.clear()
+        if self._depth is not None:
+            self._depth.begin()
         self.host.coordinator.feed(draws)
 
     def start_over(self) -> None:
@@ -229,7 +232,7 @@ class AssignedSession(Hosted):
                     self._give_back(batch)
                 continue
             if self._depth is not None:
-                self._depth.taken()
+                self._depth.taken(nbytes=batch.slot.nbytes)
             keyed = None if self._iterable else (batch.drawn.step, keys_of(batch.drawn, self._auto))
             self.last = worker
             state = b""

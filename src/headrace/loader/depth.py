@@ -10,6 +10,8 @@ from headrace.planning.depth import deepen
 
 _WINDOW = 8
 """Batches between two looks."""
+_LARGE = 4 << 20
+"""Bytes of a batch of which one more is not to be had for nothing."""
 
 
 class Depth:
@@ -18,27 +20,46 @@ class Depth:
     def __init__(self, host: Host, *, most: int, hands: int) -> None:
         self._host, self.most, self._hands = host, most, hands
         self._cpus = usable_cpus()
-        self._taken = 0
+        self._count = -_WINDOW
+        """Batches since the mark. The very first ones say more about starting up."""
         self._mark = (0.0, 0.0, 0.0)
+        self._seen = False
 
-    def taken(self, *, company: int = 0) -> None:
-        """A batch was taken. ``company``: other jobs that share what is prepared."""
-        self._taken += 1
-        if self._taken % _WINDOW:
-            return
+    def begin(self) -> None:
+        """An epoch begins, or is about to end: whoever is idle then, or waits for the first batch of the next one,
+        would be so at any depth. Each hand says with its next batch how long it was."""
+        self._count = min(self._count, -self._hands)
+
+    def taken(self, *, company: int = 0, nbytes: int = 0) -> None:
+        """A batch was taken. ``company``: other jobs that share what is prepared. ``nbytes``: its size, where it was
+        not known how large batches are: once one is seen to be small, one more may be ahead."""
         host, totals = self._host, self._host.totals
+        if 0 < nbytes < _LARGE and not self._seen:
+            self._set(min(host.ahead + 1, self.most))
+        self._seen = self._seen or nbytes > 0
+        if not company and host.coordinator.outstanding + 1 < host.ahead:
+            self.begin()  # there is nothing left to be ordered
+            return
+        self._count += 1
         now = (time.perf_counter(), totals.waited, totals.spent.wait_order)
-        if self._taken > _WINDOW:  # the first batches say more about starting up
+        if self._count == _WINDOW:
             elapsed, waited, idle = (after - before for after, before in zip(now, self._mark, strict=True))
-            host.ahead = deepen(
-                host.ahead,
-                self.most,
-                elapsed=elapsed,
-                waited=waited,
-                idle=idle,
-                hands=self._hands,
-                company=company,
-                cpus=self._cpus,
+            self._set(
+                deepen(
+                    host.ahead,
+                    self.most,
+                    elapsed=elapsed,
+                    waited=waited,
+                    idle=idle,
+                    hands=self._hands,
+                    company=company,
+                    cpus=self._cpus,
+                )
             )
-            host.slots.keep = host.ahead + 1
-        self._mark = now
+            self._count = 0
+        if self._count == 0:
+            self._mark = now
+
+    def _set(self, ahead: int) -> None:
+        self._host.ahead = ahead
+        self._host.slots.keep = ahead + 1

@@ -43,6 +43,10 @@ def killing(loader: Any, seed: int, pause: float, sign: int = signal.SIGKILL) ->
             if session is None or session.host.totals.orders < finished + 3:
                 continue
             try:
+                # Nor may the same sample be hit again and again, or it is taken to be the cause: where processors are
+                # few, it is long in the making.
+                if any(opened.attempts for opened in list(session.host.coordinator._orders.values())):
+                    continue
                 victim = chance.choice(session.host.workers).pid
                 os.kill(victim, sign)
                 hit.append(victim)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import contextlib
 import signal
@@ -64,7 +63,8 @@ class _Holder:
         time.sleep(_SOON)
         if not self.exiting:
             self.due = True
-            _thread.interrupt_main()
+            # (a signal, and not only its handler: whatever the main thread waits for has to end)
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
     def at_exit(self) -> None:
         self.exiting = True

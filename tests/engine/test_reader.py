@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -58,3 +60,41 @@ def test_no_more_threads_than_may_be_started(monkeypatch: pytest.MonkeyPatch, al
     source = Slow(0.002)
     read(Reader(source))  # type: ignore[arg-type]
     assert source.most <= allowed + 1
+
+
+AT_THE_LIMIT = """
+import ctypes, faulthandler, os, resource, sys
+import numpy as np
+from headrace.engine.reader import Reader
+from tests.engine.test_reader import Slow, read
+
+ctypes.CDLL(None).mallopt(-8, 256)  # a heap for each thread, as on a machine of 16 CPUs and more
+faulthandler.dump_traceback_later(30, exit=True)
+with open("/proc/self/statm") as file:
+    taken = int(file.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + int(float(sys.argv[1]) * (1 << 20)), resource.RLIM_INFINITY))
+source = Slow(0.005)
+read(Reader(source))
+print(source.most, flush=True)
+os._exit(0)
+"""
+
+
+def test_threads_do_not_take_the_last_addresses() -> None:
+    """One that begins there never says so, and whoever started it waits for ever."""
+    rooms = (8.5, 16.5, 24.6, 49, 145, 153, 400, 1200)  # MiB; the second to the sixth were such
+    jobs = [
+        subprocess.Popen(
+            [sys.executable, "-c", AT_THE_LIMIT, str(room)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for room in rooms
+    ]
+    most = []
+    for room, job in zip(rooms, jobs, strict=True):
+        out, err = job.communicate(timeout=60)
+        assert job.returncode == 0 and not err, f"{room} MiB: {err}"
+        most.append(int(out))
+    assert most[0] == 1 and most[-1] > 4

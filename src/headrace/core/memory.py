@@ -10,6 +10,8 @@ _PROC = "/proc"
 _CGROUPS = "/sys/fs/cgroup"
 _MEMORY_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
 """Limit and usage, in cgroups of version 2 and of version 1."""
+_STACK, _HEAP = 8 << 20, 64 << 20
+"""Addresses that a thread takes: its stack (where no limit says how large one is) and a heap of its own."""
 
 
 def _read(path: str) -> str:
@@ -90,6 +92,21 @@ def address_room() -> int | None:
         return None
     words = _read(os.path.join(_PROC, "self/statm")).split()
     return max(0, limit - (int(words[0]) * os.sysconf("SC_PAGE_SIZE") if words else limit // 2))
+
+
+def thread_room(most: int) -> int:
+    """How many threads, of ``most``, may be started in half of the addresses that this process may still take.
+
+    With the last of them a thread begins, finds none for its first object and dies, and Python waits for ever for it
+    to say that it has begun (python/cpython#140746). So that point must not be reached.
+    """
+    room = address_room()
+    if room is None:
+        return most
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    if stack == resource.RLIM_INFINITY:
+        stack = _STACK
+    return min(most, room // 2 // (stack + _HEAP))
 
 
 def usable_cpus() -> int:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable
 
 from headrace.coordinate.messages import FILLED, Command, Failed, Order, OrderDone, Threads
+from headrace.core.memory import thread_room
 from headrace.engine.gil import GilProbe
 from headrace.engine.link import IDLE, Link
 from headrace.engine.queues import Closed, TimedQueue
@@ -62,9 +63,12 @@ class RowPipeline:
 
     def _staff(self) -> None:
         with self._lock:
-            while self._running < self._wanted - 1:
+            while self._running < self._wanted - 1 and thread_room(1):
+                try:
+                    threading.Thread(target=self._extra, name="headrace-prepare", daemon=True).start()
+                except RuntimeError:  # no more may be started; those that are there do the work
+                    break
                 self._running += 1
-                threading.Thread(target=self._extra, name="headrace-prepare", daemon=True).start()
 
     def serve(self) -> None:
         """Work until stopped; call from the worker's main thread."""

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.core.memory import thread_room
 from headrace.sources.source import Source
 
 _WIDEST = 32
@@ -22,7 +23,8 @@ class Reader:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._pool: ThreadPoolExecutor | None = None
-        self._widest = _WIDEST
+        self._widest = 0
+        """Reads at once, at most; 0: no two were needed yet."""
         self._read_time = 0.0
         self._prepare_time = 1e-3
 
@@ -36,9 +38,11 @@ class Reader:
         count = len(indices)
         begun = time.perf_counter()
         need = math.ceil(1.5 * self._read_time / max(self._prepare_time, 1e-6))
+        if need > 1 and not self._widest:
+            self._widest = max(1, thread_room(_WIDEST))
         width = max(1, min(self._widest, count, need))
         blobs = self._part(indices) if width == 1 else self._at_once(np.array_split(indices, width))
-        each = (time.perf_counter() - begun) * min(width, self._widest) / count
+        each = (time.perf_counter() - begun) * max(1, min(width, self._widest)) / count
         self._read_time += 0.3 * (each - self._read_time)
         return blobs, each
 

@@ -17,7 +17,7 @@ import pytest
 
 from headrace.cache.arena import PAGE, Arena
 from headrace.engine import board as module
-from headrace.engine.board import CAPACITY, Board
+from headrace.engine.board import CAPACITY, PUT_DOWN, UNUSED, Board
 
 AREA = (0, 4096)
 RECORD = struct.Struct("<qqq")
@@ -382,6 +382,18 @@ def test_the_range_used_last_is_taken_first_if_it_is_large_enough(board: Board) 
     assert board.withdraw(1) == [(100 * PAGE, PAGE)]
     assert board.withdraw(0) == [(200 * PAGE, 4 * PAGE)]
     assert board.free_ranges() == 0
+
+
+def test_ranges_that_were_just_used_stay(board: Board) -> None:
+    rows = [board.enlist(page * PAGE, PAGE) for page in range(1, 7)]
+    for row, since in zip(rows, (PUT_DOWN, 10, 11, 12, 20, UNUSED), strict=True):
+        board.release(row, since)
+    assert board.withdraw(1, 10) == [(PAGE, PAGE), (2 * PAGE, PAGE)]
+    assert board.withdraw(3, 0) == []
+    assert board.withdraw(2, 8) == [(3 * PAGE, PAGE)]
+    assert board.withdraw(0, 1) == [(4 * PAGE, PAGE)]
+    assert board.withdraw(0, 0) == [(5 * PAGE, PAGE)]
+    assert board.free_ranges() == 1, "one that nobody has used takes no memory"
 
 
 def test_processes_never_have_the_same_range(board: Board) -> None:

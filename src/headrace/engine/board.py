@@ -146,12 +146,16 @@ class Board:
         """Listed ranges of at least so many bytes that can be taken."""
         return int(np.count_nonzero(self._ranges[self._ranges[:, _BYTES] >= nbytes, _SINCE]))
 
-    def withdraw(self, keep: int) -> list[tuple[int, int]]:
-        """Take free ranges off the list that were used, all but the ``keep`` that were used last."""
+    def withdraw(self, keep: int, age: int = 0) -> list[tuple[int, int]]:
+        """Take free ranges off the list that were used, all but the ``keep`` that were used last, and those that were
+        released less than ``age`` releases before the last one. (What was put down is of no use to anybody.)"""
         with self._locked():
             since = self._ranges[:, _SINCE]
             free = np.flatnonzero(since > UNUSED)
-            old = free[np.argsort(since[free])][: max(0, len(free) - keep)]
+            free = free[np.argsort(since[free])]
+            old = free[: max(0, len(free) - keep)]
+            if len(old):
+                old = old[since[old] <= max(PUT_DOWN, since[free[-1]] - age)]
             found: list[tuple[int, int]] = [tuple(row) for row in self._ranges[old, :_SINCE].tolist()]
             self._ranges[old] = 0
         return found

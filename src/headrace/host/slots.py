@@ -17,6 +17,9 @@ from headrace.coordinate.messages import Order, encoder
 from headrace.core.layout import aligned
 from headrace.engine.board import PUT_DOWN, UNUSED, Board
 
+_AGE = 8
+"""Batches for which a range is free before its memory is given back."""
+
 
 @dataclass(eq=False)
 class HostSlot(Slot):
@@ -168,7 +171,7 @@ class SlotPool:
     def _trim(self, board: Board) -> None:
         """Give ranges to the system that nobody is about to use: in steady use hardly any is free."""
         keep = max(1, self.keep // 4)
-        for offset, nbytes in board.withdraw(keep) if board.free_ranges() > keep else ():
+        for offset, nbytes in board.withdraw(keep, _AGE) if board.free_ranges() > keep else ():
             if self._listed.pop(offset, None) is None:
                 self._arena.adopt(nbytes)  # a worker listed it
             self._arena.free(offset, nbytes)

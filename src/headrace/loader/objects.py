@@ -20,7 +20,7 @@ from headrace.engine.link import LARGEST, Link
 from headrace.engine.rows import load_order
 from headrace.engine.worker import RemoteError
 from headrace.loader.codec import SlotMemory, encode
-from headrace.loader.collate import collate_into
+from headrace.loader.collate import Gathering
 from headrace.loader.state import Mark
 from headrace.loader.stateful import Snapshots, dumps, is_stateful, load
 from headrace.recipes.program import Fault
@@ -97,13 +97,22 @@ def keys_of(order: Any, auto_collation: bool) -> Any:
     return keys if auto_collation else keys[0]
 
 
-def fetch(dataset: Any, keys: Any, auto_collation: bool) -> Any:
+Keep = Callable[[Any], Any]
+"""Called with each sample as it comes: what is to stand in its place."""
+
+
+def as_it_is(sample: Any) -> Any:
+    """See ``Keep``."""
+    return sample
+
+
+def fetch(dataset: Any, keys: Any, auto_collation: bool, keep: Keep = as_it_is) -> Any:
     """What torch's map-style fetcher does: a list of samples, or one sample where batching is off."""
     if not auto_collation:
         return dataset[keys]
     if hasattr(dataset, "__getitems__") and dataset.__getitems__:
         return dataset.__getitems__(keys)
-    return [dataset[key] for key in keys]
+    return [keep(dataset[key]) for key in keys]
 
 
 class Stream:
@@ -135,7 +144,7 @@ class Stream:
         own = None if self.iterator is self._dataset else _state_of(self._dataset)
         return own, _state_of(self.iterator), self._over
 
-    def gather(self) -> tuple[Any, bool]:
+    def gather(self, keep: Keep = as_it_is) -> tuple[Any, bool]:
         """The samples of the next batch, and whether there is one."""
         if self._over:
             return None, False
@@ -144,7 +153,7 @@ class Stream:
             if self._size is None:
                 return next(self.iterator), True
             while len(samples) < self._size:
-                samples.append(next(self.iterator))
+                samples.append(keep(next(self.iterator)))
         except StopIteration:
             self._over = True
             return samples, bool(samples) and not self._drop_last
@@ -196,32 +205,47 @@ class ObjectRunner:
         # Whoever runs a batch draws the same random numbers for it, so results do not depend on which worker
         # happened to be free.
         seed_all(rnd.key(order.seed, order.epoch, order.step))
-        self._encode(self._samples(keys_of(order, self._task.auto_collation), done), memory, done)
+        keys = keys_of(order, self._task.auto_collation)
+        gathering = self._gathering(memory, keys)
+        self._encode(self._samples(keys, done, gathering), gathering, memory, done)
 
-    def _samples(self, keys: Any, done: OrderDone) -> Any:
-        task = self._task
+    def _gathering(self, memory: SlotMemory, keys: Any) -> Gathering | None:
+        """What lays samples into the slot, if their collation is torch's own."""
+        return Gathering(memory, len(keys)) if self._into_slot else None
+
+    def _samples(self, keys: Any, done: OrderDone, gathering: Gathering | None = None) -> Any:
+        task, keep = self._task, as_it_is if gathering is None else gathering.take
         if not task.auto_collation:
             return fetch(task.dataset, keys, False)
         if task.on_error == "raise":
-            return fetch(task.dataset, keys, True)
+            return fetch(task.dataset, keys, True, keep)
         good: list[Any] = []
         rows: list[int] = []
         for row, key in enumerate(keys):
             try:
-                good.append(task.dataset[key])
-                rows.append(row)
+                sample = task.dataset[key]
             except Exception as error:
                 fault = Fault.of(error)
                 done.faults.append((row, fault.reason, fault.traceback[-_TRACE:]))
+            else:
+                good.append(keep(sample))
+                rows.append(row)
         if task.on_error == "substitute" and good and done.faults:
             by_row = dict(zip(rows, good, strict=True))
             return [by_row.get(row, good[row % len(good)]) for row in range(len(keys))]
         return good
 
-    def _encode(self, samples: Any, memory: SlotMemory, done: OrderDone, state: bytes = b"") -> None:
+    def _encode(
+        self,
+        samples: Any,
+        gathering: Gathering | None,
+        memory: SlotMemory,
+        done: OrderDone,
+        state: bytes = b"",
+    ) -> None:
         if self._task.auto_collation and len(samples) == 0 and done.faults:
             return
-        batch = collate_into(samples, memory) if self._into_slot else self._task.collate_fn(samples)
+        batch = self._task.collate_fn(samples) if gathering is None else gathering.collate(samples)
         done.result, done.has_state = encode((batch, state) if state else batch, memory), bool(state)
 
 
@@ -274,9 +298,11 @@ class StatefulRunner(AssignedRunner):
             start = dumps((_state_of(self._task.dataset), None, False))
             done.start = start if len(start) <= LARGEST // 2 else b""
         seed_all(rnd.key(order.seed, order.epoch, order.step))
-        samples = self._samples(keys_of(order, self._task.auto_collation), done)
+        keys = keys_of(order, self._task.auto_collation)
+        gathering = self._gathering(memory, keys)
+        samples = self._samples(keys, done, gathering)
         state = self._snapshots.after_batch(lambda: (_state_of(self._task.dataset), None, False))
-        self._encode(samples, memory, done, state)
+        self._encode(samples, gathering, memory, done, state)
 
 
 class IterableRunner(AssignedRunner):
@@ -308,11 +334,12 @@ class IterableRunner(AssignedRunner):
         if stream is None:  # it could not even begin
             done.exhausted = True
             return
-        samples, found = stream.gather()
+        gathering = Gathering(memory, self._task.batch_size or 1) if self._into_slot else None
+        samples, found = stream.gather(as_it_is if gathering is None else gathering.take)
         done.exhausted = not found
         if found:
             state = self._snapshots.after_batch(stream.states) if stream.stateful else b""
-            self._encode(samples, memory, done, state)
+            self._encode(samples, gathering, memory, done, state)
         elif self._task.persistent and stream.stateful and not self._ended:
             # The next epoch begins with the dataset as this one left it.
             self._ended = True

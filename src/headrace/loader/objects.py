@@ -314,6 +314,8 @@ class IterableRunner(AssignedRunner):
         self._step = -1
         self._stream: Stream | None = None
         self._begun = self._ended = False
+        self._whole = False
+        """The batch before was a whole one."""
 
     def _prepare(self, order: Order, memory: SlotMemory, done: OrderDone) -> None:
         if order.epoch != self._epoch or order.step <= self._step:
@@ -334,8 +336,12 @@ class IterableRunner(AssignedRunner):
         if stream is None:  # it could not even begin
             done.exhausted = True
             return
-        gathering = Gathering(memory, self._task.batch_size or 1) if self._into_slot else None
-        samples, found = stream.gather(as_it_is if gathering is None else gathering.take)
+        size = self._task.batch_size or 1
+        gathering = Gathering(memory, size) if self._into_slot else None
+        # There is room for a batch only if there are whole ones: some say a million to get all there is.
+        keep = gathering.take if gathering is not None and self._whole else as_it_is
+        samples, found = stream.gather(keep)
+        self._whole = found and self._task.auto_collation and len(samples) == size
         done.exhausted = not found
         if found:
             state = self._snapshots.after_batch(stream.states) if stream.stateful else b""

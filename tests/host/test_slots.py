@@ -340,3 +340,27 @@ def test_a_range_that_was_too_small_goes_first(arena: Arena, board: Board) -> No
     assert board.take(PAGE) == (slot_at, 4 * PAGE) and board.take(PAGE) is None
     pool.close()
     assert arena.in_use == before
+
+
+def test_ranges_stay_for_some_batches_and_not_over_a_rest(arena: Arena, board: Board) -> None:
+    def ranges() -> int:
+        return (os.fstat(arena.fd).st_blocks * 512 - others) // (4 * PAGE)
+
+    others = 0
+    pool = SlotPool(arena, 0, keep=3, board=board)
+    before, others = arena.in_use, os.fstat(arena.fd).st_blocks * 512
+    for slot in [collated(pool, arena, board, 4) for _ in range(5)]:
+        pool.put_back(slot)
+    pool.collect()
+    assert ranges() == 5, "the next batches take them"
+    for _ in range(20):  # the same one again and again: the others are not needed
+        pool.put_back(collated(pool, arena, board, 4))
+        pool.collect()
+    assert ranges() == 1
+    for slot in [collated(pool, arena, board, 4) for _ in range(5)]:
+        pool.put_back(slot)
+    assert ranges() == 5
+    pool.rest()
+    assert ranges() == 1, "the next epoch may be long in coming"
+    pool.close()
+    assert arena.in_use == before

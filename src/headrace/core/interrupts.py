@@ -13,6 +13,9 @@ from typing import Any
 _SOON = 0.01
 """Seconds after which an interrupt that came in a ``__del__`` is delivered, where it can be raised."""
 
+_AGAIN = 0.2
+"""Seconds after which it is delivered again, if nobody has noticed."""
+
 
 class _Holder:
     """Takes the place of the handler for Ctrl-C."""
@@ -61,10 +64,12 @@ class _Holder:
 
     def _deliver(self) -> None:
         time.sleep(_SOON)
-        if not self.exiting:
-            self.due = True
-            # (a signal, and not only its handler: whatever the main thread waits for has to end)
+        self.due = not self.exiting
+        while self.due and not self.exiting:
+            # A signal, and not only its handler: what the main thread waits for has to end. And again: one that comes
+            # just before that thread begins to wait goes unnoticed until it has waited.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+            time.sleep(_AGAIN)
 
     def at_exit(self) -> None:
         self.exiting = True

@@ -168,10 +168,16 @@ class SlotPool:
         else:
             self._board.release(self._board.enlist(offset, nbytes), next(self._clock))
 
-    def _trim(self, board: Board) -> None:
-        """Give ranges to the system that nobody is about to use: in steady use hardly any is free."""
+    def rest(self) -> None:
+        """No batch will be taken for a while."""
+        self.collect()
+        if self._board is not None:
+            self._trim(self._board, 0)
+
+    def _trim(self, board: Board, age: int = _AGE) -> None:
+        """Give ranges to the system that nobody is about to use: in steady use hardly any is free for long."""
         keep = max(1, self.keep // 4)
-        for offset, nbytes in board.withdraw(keep, _AGE) if board.free_ranges() > keep else ():
+        for offset, nbytes in board.withdraw(keep, age) if board.free_ranges() > keep else ():
             if self._listed.pop(offset, None) is None:
                 self._arena.adopt(nbytes)  # a worker listed it
             self._arena.free(offset, nbytes)

@@ -510,7 +510,10 @@ class DataLoader(torch_data.DataLoader[T_co]):
             self._live = None
             if broken or not self._keeps:
                 self._drop_session()
-            elif not whole:
+            elif whole:
+                if not session.closed:
+                    session.rest()
+            else:
                 session.abandon()
                 self._fed = None
 

@@ -302,6 +302,9 @@ class InlineSession:
             return [good[row % len(good)] if row in bad else s for row, s in enumerate(samples)]
         return good
 
+    def rest(self) -> None:
+        """See ``Session``."""
+
     def abandon(self) -> None:
         """See ``Session``."""
         self._draws = None

@@ -48,6 +48,10 @@ class Session(Protocol):
         """What was drawn and the batch made of it; None at the end of the draws."""
         ...
 
+    def rest(self) -> None:
+        """The epoch is over, and the next may be long in coming."""
+        ...
+
     def abandon(self) -> None:
         """The epoch is left before its end."""
         ...
@@ -120,6 +124,10 @@ class Hosted:
     def follow(self, draws: Draws) -> None:
         """The epoch now beginning is already fed; feed the one after."""
         self.host.coordinator.feed(draws)
+
+    def rest(self) -> None:
+        """See ``Session``."""
+        self.host.slots.rest()
 
     def abandon(self) -> None:
         """See ``Session``."""

@@ -186,3 +186,20 @@ def test_a_real_limit_is_found(real_cgroup: tuple[Path, str]) -> None:
     total, available = map(int, done.stdout.split())
     assert total == 300 * MIB
     assert 0 < available <= (300 - 64) * MIB
+
+
+def test_threads_take_half_of_the_addresses_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda _: (8 * MIB, -1))
+    for room, threads in (
+        (None, 32),
+        (0, 0),
+        (143 * MIB, 0),
+        (144 * MIB, 1),
+        (1440 * MIB, 10),
+        (1 << 40, 32),
+    ):
+        monkeypatch.setattr(memory, "address_room", lambda room=room: room)
+        assert memory.thread_room(32) == threads
+    monkeypatch.setattr(memory.resource, "getrlimit", lambda _: (memory.resource.RLIM_INFINITY, -1))
+    monkeypatch.setattr(memory, "address_room", lambda: 1440 * MIB)
+    assert memory.thread_room(32) == 10

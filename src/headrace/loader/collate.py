@@ -83,9 +83,9 @@ class _Inside:
 class Gathering:
     """The samples of one batch as they come, and then the batch, as ``default_collate`` makes it.
 
-    Large arrays are copied into the slot one by one: a batch's samples and the batch itself never take memory at the
-    same time. What stands in a sample then is its row in the slot, so that collating finds it where it has to be; a
-    sample unlike the first one stays as it is, and torch's rules say what becomes of the batch.
+    Large arrays are copied into the slot one by one, so that samples do not pile up beside their batch. What stands
+    in a sample then is its row in the slot, so that collating finds it where it has to be; a sample unlike the others
+    stays as it is, and torch's rules say what becomes of the batch.
     """
 
     def __init__(self, memory: SlotMemory, count: int) -> None:

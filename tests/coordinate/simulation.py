@@ -13,16 +13,7 @@ from headrace.coordinate.coordinator import Batch, Coordinator, Slot
 from headrace.coordinate.directory import Directory
 from headrace.coordinate.messages import Order, OrderDone, decode_order, encoder
 from headrace.core.forms import Form
-
-
-@dataclass
-class Drawn:
-    """One batch of a made-up epoch."""
-
-    epoch: int
-    step: int
-    indices: np.ndarray
-    words: np.ndarray | None = None
+from headrace.sampling import Draw
 
 
 class Epoch:
@@ -32,15 +23,15 @@ class Epoch:
         self.seed = 1000 + epoch
         ends = np.cumsum([first, *sizes]).tolist()
         self.batches = [
-            Drawn(epoch, step, np.arange(start, stop, dtype=np.int64))
+            Draw(epoch, step, np.arange(start, stop, dtype=np.int64), stop)
             for step, (start, stop) in enumerate(itertools.pairwise(ends))
         ]
         self.samples = ends[-1] - first
-        self._left = list(self.batches)
+        self.left = list(self.batches)
 
-    def draw(self) -> Drawn | None:
+    def draw(self) -> Draw | None:
         """The next batch, or None."""
-        return self._left.pop(0) if self._left else None
+        return self.left.pop(0) if self.left else None
 
 
 @dataclass
@@ -195,7 +186,7 @@ class Simulation:
             self.work()
         self.collect()
 
-    def check(self, batches: list[Drawn]) -> None:
+    def check(self, batches: list[Draw]) -> None:
         """All of these were delivered, whole, each sample in its row or named as a fault."""
         got = self.delivered
         if self.in_order:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from headrace.coordinate.coordinator import ATTEMPTS, Coordinator, Slot
 from headrace.coordinate.directory import Directory
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import WorkerDied
-from tests.coordinate.simulation import Drawn, Epoch, Simulation
+from headrace.sampling import Draw, Lookup
+from tests.coordinate.simulation import Epoch, Simulation
 
 
-def drawn_in(epochs: list[Epoch]) -> list[Drawn]:
+def drawn_in(epochs: list[Epoch]) -> list[Draw]:
     return [batch for epoch in epochs for batch in epoch.batches]
 
 
@@ -140,15 +140,11 @@ def test_a_sample_is_blamed_only_for_deaths_that_it_was_alone_with() -> None:
     assert [(row, "SIGSEGV" in reason) for row, reason, _ in batch.faults] == [(1, True)]
 
 
-@dataclass
-class Shared:
-    """A draw of a job that shares: ``copies`` rows are only copied, those from ``waits`` on wait for others."""
-
-    indices: NDArray[np.int64]
-    copies: int
-    waits: int
-    epoch: int = 0
-    step: int = 0
+def shared_draw(copies: int, waits: int) -> Draw:
+    """Of a job that shares: ``copies`` rows are only copied, those from ``waits`` on wait for others."""
+    bits, numbers = np.zeros(64, np.uint8), np.zeros(64, np.int64)
+    lookup = Lookup(3, 1, bits, numbers, numbers, bits, np.zeros((0, 4), np.int64), waits, copies)
+    return Draw(0, 0, np.arange(64), 64, lookup=lookup)
 
 
 class OneDraw:
@@ -156,10 +152,10 @@ class OneDraw:
 
     seed = 0
 
-    def __init__(self, drawn: Shared) -> None:
-        self._drawn: list[Shared | None] = [drawn]
+    def __init__(self, drawn: Draw) -> None:
+        self._drawn = [drawn]
 
-    def draw(self) -> Shared | None:
+    def draw(self) -> Draw | None:
         """See ``Draws``."""
         return self._drawn.pop() if self._drawn else None
 
@@ -180,13 +176,13 @@ def test_how_a_batch_of_copies_and_others_is_cut(
     rows: int, copies: int, waits: int, orders: list[tuple[int, int]], held: list[tuple[int, int]]
 ) -> None:
     coordinator = Coordinator(Directory(64, {}), rows_per_order=rows)
-    drawn = Shared(np.arange(64), copies, waits)
+    drawn = shared_draw(copies, waits)
     coordinator.feed(OneDraw(drawn))
     posted = coordinator.credit(Slot(0, 100))
     assert posted is not None
     assert [(order.start, len(order.index_array())) for order in posted] == orders
     assert coordinator.held is bool(held)
-    later = coordinator.release(drawn)
+    later = coordinator.release(shared_draw(0, 64))  # the same ticket
     assert [(order.start, len(order.index_array())) for order in later] == held
 
 
@@ -235,7 +231,7 @@ def test_words_of_random_numbers_stay_with_their_rows() -> None:
     """Also where a worker died of some of them."""
     coordinator = Coordinator(Directory(10, {}), rows_per_order=3)
     epoch = Epoch(0, [5], 0)
-    epoch.batches[0].words = np.arange(5) - 100
+    epoch.left = [dataclasses.replace(draw, words=np.arange(5) - 100) for draw in epoch.left]
     coordinator.feed(epoch)
     orders = coordinator.credit(Slot(0, 1))
     assert orders is not None

@@ -22,7 +22,7 @@ from headrace.core.errors import HostUnavailable, OptionError
 from headrace.engine import wire
 from headrace.host import control, runtime
 from headrace.host.client import SharedClient
-from headrace.host.shared_draw import SharedDraw
+from headrace.sampling import Draw
 from tests.host.test_runtime import gone, python
 from tests.host.test_service import identities, terms
 from tests.loader.helpers import wait_until
@@ -39,10 +39,10 @@ def opened(join: Join) -> Iterator[SharedClient]:
         yield client
 
 
-def next_draw(client: SharedClient) -> SharedDraw | None:
+def next_draw(client: SharedClient) -> Draw | None:
     """The next draw of the epoch; None at its end."""
     client.ask()
-    found: list[SharedDraw] = []
+    found: list[Draw] = []
 
     def came() -> bool:
         drawn = client.take()
@@ -53,12 +53,18 @@ def next_draw(client: SharedClient) -> SharedDraw | None:
     return found[0] if found else None
 
 
+def give_up(client: SharedClient, drawn: Draw) -> None:
+    """It will not be prepared."""
+    if drawn.lookup is not None:
+        client.give_up(drawn.lookup.ticket, drawn.lookup.instance, 0, len(drawn.indices))
+
+
 def rest_of_epoch(client: SharedClient) -> list[int]:
     """All samples that are still to come."""
     samples: list[int] = []
     while (drawn := next_draw(client)) is not None:
         samples += drawn.indices.tolist()
-        client.give_up(drawn.ticket, drawn.instance, 0, len(drawn.indices))
+        give_up(client, drawn)
     return samples
 
 
@@ -195,13 +201,13 @@ def _taken(client: SharedClient, given: list[int]) -> bool:
     drawn = client.take()
     if drawn is not None:
         given += drawn.indices.tolist()
-        client.give_up(drawn.ticket, drawn.instance, 0, len(drawn.indices))
+        give_up(client, drawn)
     return drawn is not None
 
 
 def test_batches_that_are_too_large_to_share_are_refused(place: Path) -> None:
     with opened(terms("token", 64)) as client, pytest.raises(OptionError, match="share=False"):
-        client.ask(bytes(8 * MOST_ROWS + 8))
+        client.ask(Draw(0, 0, np.zeros(MOST_ROWS + 1, np.int64), 0))
 
 
 def test_a_host_without_descriptors_serves_those_who_are_in_and_takes_others_later(place: Path) -> None:
@@ -210,7 +216,7 @@ def test_a_host_without_descriptors_serves_those_who_are_in_and_takes_others_lat
         client.begin(0, explicit=False)
         first = next_draw(client)
         assert first is not None
-        client.give_up(first.ticket, first.instance, 0, len(first.indices))
+        give_up(client, first)
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (psutil.Process(pid).num_fds() + 2, limits[1]))
         waiting = [runtime.connect() for _ in range(20)]

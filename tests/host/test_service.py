@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from headrace.coordinate.draw_client import DrawClient
 from headrace.coordinate.messages import Order, encoder
 from headrace.coordinate.protocol import (
     PROTOCOL,
@@ -31,13 +32,13 @@ from headrace.coordinate.protocol import (
     Welcome,
     decode_reply,
 )
+from headrace.coordinate.shared_directory import SharedDirectory
 from headrace.core.errors import HostUnavailable
 from headrace.core.forms import CACHEABLE, Form
 from headrace.engine import wire
 from headrace.host import control, runtime, service
 from headrace.host.client import SharedClient
-from headrace.host.shared_directory import SharedDirectory
-from headrace.host.shared_draw import SharedDraw
+from headrace.sampling import Draw, Lookup
 from tests.loader.helpers import wait_until
 
 SAMPLES = 64
@@ -239,10 +240,10 @@ def test_rows_that_wait_are_prepared_by_their_own_job_when_the_host_is_gone(
         client.open(terms("second", samples=8))
         client.begin(0, explicit=False)
         client.ask()
-        found: list[SharedDraw | None] = []
+        found: list[Draw | None] = []
         assert wait_until(lambda: found.append(client.take()) or found[-1] is not None)
         drawn = found[-1]
-        assert drawn is not None and drawn.waits < 8 and not client.updates
+        assert drawn is not None and drawn.waits < 8 and not client.has_updates
 
         def none_to_be_had(*_: object) -> None:
             raise HostUnavailable("none.")
@@ -251,21 +252,19 @@ def test_rows_that_wait_are_prepared_by_their_own_job_when_the_host_is_gone(
         host.stop()
         with pytest.warns(UserWarning, match="goes on alone"):
             assert wait_until(lambda: client.pump() or client.alone)
-        assert client.updates == [drawn] and drawn.waits == 8
+        (update,) = client.take_updates()
+        assert update.is_same(drawn) and update.waits == 8 and (update.indices == drawn.indices).all()
 
 
-def test_orders_that_take_the_place_of_lost_ones_do_without_the_cache(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_orders_that_take_the_place_of_lost_ones_do_without_the_cache() -> None:
     """Their rows were given up, so what they would read may be somebody else's by now."""
-    client = SharedClient(lambda: identities(8))
     sent: list[Request] = []
-    monkeypatch.setattr(client, "_send", sent.append)
+    client = DrawClient(lambda request, beside: sent.append(request))
     client.instance = 3
-    drawn = SharedDraw.alone(0, 0, np.arange(8), 8, None)
-    drawn.ticket, drawn.instance = 5, 3
-    drawn.forms[:], drawn.offsets[:], drawn.lengths[:] = Form.DECODED, 64, 10
-    directory = SharedDirectory(client, dict.fromkeys(CACHEABLE, 0))
+    forms, empty = np.full(8, Form.DECODED, np.uint8), np.zeros((0, 4), np.int64)
+    lookup = Lookup(5, 3, forms, np.full(8, 64), np.full(8, 10), np.zeros(8, np.uint8), empty, waits=8)
+    drawn = Draw(0, 0, np.arange(8), 8, lookup=lookup)
+    directory = SharedDirectory(client.give_up, dict.fromkeys(CACHEABLE, 0))
     order = Order(1, 0, 0, 8, 4, 0, 0, 0, np.arange(4).tobytes())
     directory.dress(order, drawn)
     assert (order.ticket, order.first, set(order.forms)) == (5, 4, {Form.DECODED})

@@ -10,7 +10,7 @@ import enum
 import itertools
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,20 +18,10 @@ from numpy.typing import NDArray
 from headrace.coordinate.directory import Catalogue
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import WorkerDied
+from headrace.sampling import Draw
 
 ATTEMPTS = 3
 """An order of one sample that killed so many workers is a bad sample, not bad luck."""
-
-
-class Drawn(Protocol):
-    """The samples of one batch, as a sampler hands them out."""
-
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def indices(self) -> NDArray[np.int64]: ...
 
 
 class Later(enum.Enum):
@@ -48,8 +38,8 @@ class Draws(Protocol):
 
     seed: int
 
-    def draw(self) -> Any:
-        """The next batch (``Drawn``), None at the end, or LATER if it is on its way."""
+    def draw(self) -> Draw | Later | None:
+        """The next batch, None at the end, or LATER if it is on its way."""
         ...
 
 
@@ -66,7 +56,7 @@ class Batch:
     """A batch in the making, or made."""
 
     sequence: int
-    drawn: Any
+    drawn: Draw
     slot: Slot
     open: int = 0
     faults: list[tuple[int, str, str]] = field(default_factory=list)
@@ -118,22 +108,21 @@ class Coordinator:
         self.later = False
         while self._epochs:
             drawn = self._epochs[0].draw()
+            if isinstance(drawn, Draw):
+                return self._orders_of(drawn, slot, self._epochs[0].seed)
             if drawn is LATER:
                 self.later = True
                 return None
-            if drawn is not None:
-                return self._orders_of(drawn, slot, self._epochs[0].seed)
             self._epochs.popleft()
         return None
 
-    def _orders_of(self, drawn: Drawn, slot: Slot, seed: int) -> list[Order]:
+    def _orders_of(self, drawn: Draw, slot: Slot, seed: int) -> list[Order]:
         batch = Batch(self._next_batch, drawn, slot)
         self._next_batch += 1
         self._batches[batch.sequence] = batch
         rows = self.drawn_rows = len(drawn.indices)
         step = self.rows_per_order or max(rows, 1)
-        waits = min(getattr(drawn, "waits", rows), rows)
-        copies = getattr(drawn, "copies", 0)
+        waits, copies = min(drawn.waits, rows), drawn.copies
         if waits == rows and not copies:
             return [
                 self._order(batch, seed, start, drawn.indices[start : start + step])
@@ -151,10 +140,12 @@ class Coordinator:
             self._held[batch.sequence] = [order for order in orders if order.start >= waits]
         return [order for order in orders if order.start < waits]
 
-    def release(self, drawn: Any) -> list[Order]:
-        """The rows of a draw that waited need not wait any longer: the orders to post."""
+    def release(self, drawn: Draw) -> list[Order]:
+        """The rows of a draw that waited need not wait any longer, and this is how they enter: the orders to post."""
         for sequence, held in self._held.items():
-            if self._batches[sequence].drawn is drawn:
+            batch = self._batches[sequence]
+            if batch.drawn.is_same(drawn):
+                batch.drawn = drawn
                 del self._held[sequence]
                 for order in held:
                     self.directory.dress(order, drawn)
@@ -172,7 +163,7 @@ class Coordinator:
         again: bool = False,
         dress: bool = True,
     ) -> Order:
-        seed, epoch = getattr(batch.drawn, "randomness", None) or (seed, batch.drawn.epoch)
+        seed, epoch = batch.drawn.randomness or (seed, batch.drawn.epoch)
         order = Order(
             id=self._next_order,
             slot_offset=batch.slot.offset,
@@ -183,12 +174,11 @@ class Coordinator:
             epoch=epoch,
             step=batch.drawn.step,
             indices=indices.tobytes(),
-            keys=getattr(batch.drawn, "keys", b""),
+            keys=batch.drawn.keys,
             alone=again,
         )
-        words = getattr(batch.drawn, "words", None)
-        if words is not None:
-            order.words = words[start : start + len(indices)].tobytes()
+        if batch.drawn.words is not None:
+            order.words = batch.drawn.words[start : start + len(indices)].tobytes()
         if dress:
             self.directory.dress(order, batch.drawn, again=again)
         self._next_order += 1

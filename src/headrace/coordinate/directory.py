@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from headrace.coordinate.pool import Pool
 from headrace.coordinate.shelf import Shelf
 from headrace.core.bits import drop, put, test
 from headrace.core.forms import CACHEABLE, Form
+from headrace.sampling import Draw
 
 Ids = NDArray[np.int64]
 Encoded = bytes
@@ -33,7 +34,7 @@ class Catalogue(Protocol):
     @property
     def hits(self) -> Mapping[Form, int]: ...
 
-    def dress(self, order: Order, drawn: Any, *, again: bool = False) -> None:
+    def dress(self, order: Order, drawn: Draw, *, again: bool = False) -> None:
         """Say how each row of an order enters and what is kept of it. ``again``: another order with these rows
         was lost."""
         ...
@@ -127,7 +128,7 @@ class Directory:
         budget = sum(self._budgets.values())
         return min(sizes) if sizes and min(sizes) > budget and not any(self.samples.values()) else 0
 
-    def dress(self, order: Order, drawn: Any, *, again: bool = False) -> None:
+    def dress(self, order: Order, drawn: Draw, *, again: bool = False) -> None:
         """See ``Catalogue``."""
         if not self._shelves:
             return

@@ -13,45 +13,33 @@ import socket
 import time
 import uuid
 import warnings
-from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.coordinate.members import STEPS, write_progress
+from headrace.coordinate.draw_client import DrawClient
 from headrace.coordinate.messages import encoder
 from headrace.coordinate.protocol import (
-    MOST_ROWS,
     PROTOCOL,
-    Ask,
-    Begin,
     Drawn,
-    Finished,
     Hello,
     Identities,
     Join,
     Joined,
     Over,
     Ping,
-    Refused,
-    Reply,
     Request,
-    Update,
     decode_reply,
 )
-from headrace.core.bits import Bits, put
-from headrace.core.errors import HostRefused, HostSilent, HostUnavailable, OptionError, ProtocolError
-from headrace.core.forms import Form
+from headrace.core.bits import Bits
+from headrace.core.errors import HostRefused, HostSilent, HostUnavailable, ProtocolError
 from headrace.engine import wire
 from headrace.host import runtime
 from headrace.host.control import ask, greet
-from headrace.host.shared_draw import Ids, SharedDraw, draw_alone
+from headrace.sampling import Draw
 
-_AHEAD = 1
-"""Draws that are asked for before they are needed. More would only lock more of the cache."""
 _PATIENCE = 20.0
 """Seconds to wait for a host to start, and to take a connection."""
 _TRIES = 3
@@ -68,18 +56,16 @@ _COMPANY = 60.0
 
 
 class SharedClient:
-    """One rank's session with the shared host."""
+    """One rank's connection to the shared host, made again when it is lost, and its draws from there."""
 
     def __init__(self, identities: Callable[[], NDArray[np.uint8]]) -> None:
         """Connects only with ``open``: how samples look may have to be found out first."""
         self.token = uuid.uuid4().hex
         self._identities = identities
         self._sock: socket.socket | None = None
-        self.instance = 0
+        self._draws = DrawClient(self._send)
         self.alone = False
         """There is no host to be had."""
-        self.company = 0
-        """Other jobs that drew what this one prepared, when its host last told."""
         self._patience = runtime.patience()
         self._heard = time.monotonic()
         """When the host last said something, or was first waited for."""
@@ -88,40 +74,59 @@ class SharedClient:
         self._lonely: float | None = None
         """Since when a rank is at a new host that has dealt it nothing yet."""
         self.takeovers = 0
-        self.updates: list[SharedDraw] = []
-        """Draws whose waiting rows need not wait any more."""
-        self._drawn: deque[SharedDraw] = deque()
-        self._waiting: dict[int, SharedDraw] = {}
-        self._asked: deque[tuple[bytes, Any]] = deque()
-        self._epoch = -1
-        self._explicit = False
-        self._over = False
-        self._given = Bits.empty(0)
-        self._steps: dict[int, Ids] = {}
-        self._step = 0
-        self._before: tuple[int, Bits, dict[int, Ids], int] | None = None
-        """The epoch before, as this rank of several knows it."""
-        self._join: Join
+        self.give_up = self._draws.give_up
+        self.drop = self._draws.drop
+        self.ask = self._draws.ask
 
     def open(self, join: Join) -> None:
         """Join the host, which is started if there is none."""
-        self._join = join
+        self._draws.join = join
         self._connect()
 
     @property
     def opened(self) -> bool:
         """Whether ``open`` was called."""
-        return hasattr(self, "_join")
+        return hasattr(self._draws, "join")
+
+    @property
+    def instance(self) -> int:
+        """See ``DrawClient``."""
+        return self._draws.instance
+
+    @property
+    def company(self) -> int:
+        """See ``DrawClient``."""
+        return self._draws.company
 
     @property
     def has_draws(self) -> bool:
-        """Whether a draw has come that was not taken."""
-        return bool(self._drawn) or self._over
+        """See ``DrawClient``."""
+        return self._draws.has_draws
 
     @property
     def awaits_draw(self) -> bool:
-        """Whether all that is to be drawn was asked for, and the host has not answered yet."""
-        return bool(self._asked) and not (self._drawn or self._over or self.alone)
+        """See ``DrawClient``."""
+        return self._draws.awaits_draw and not self.alone
+
+    @property
+    def wants(self) -> int:
+        """See ``DrawClient``."""
+        return self._draws.wants
+
+    @property
+    def over(self) -> bool:
+        """See ``DrawClient``."""
+        return self._draws.over
+
+    def take_updates(self) -> list[Draw]:
+        """Draws whose waiting rows need not wait any more."""
+        updates, self._draws.updates = self._draws.updates, []
+        return updates
+
+    @property
+    def has_updates(self) -> bool:
+        """Whether there are any."""
+        return bool(self._draws.updates)
 
     @property
     def path(self) -> str:
@@ -166,7 +171,7 @@ class SharedClient:
             sock = runtime.connect(_BRIEFLY)
             if sock is not None:
                 try:
-                    self._join_at(sock, _BRIEFLY, but=self.instance)
+                    self._join_at(sock, _BRIEFLY, but=self._draws.instance)
                 except BaseException:
                     sock.close()
                     raise
@@ -179,7 +184,7 @@ class SharedClient:
             wire.close_all(fds)
             if welcome.instance == but:
                 raise HostUnavailable("it is the one that was left")
-            joined = self._joined(sock, self._join)
+            joined = self._joined(sock, self._draws.join)
             if joined.identities:
                 table = np.ascontiguousarray(self._identities())
                 fd = wire.as_memfd(table.tobytes())
@@ -192,7 +197,7 @@ class SharedClient:
         except (OSError, ProtocolError) as error:
             raise HostUnavailable(f"the shared host does not answer: {error}") from error
         self._sock = sock
-        self.instance = welcome.instance
+        self._draws.instance = welcome.instance
         self._is_heard()
 
     @staticmethod
@@ -203,42 +208,48 @@ class SharedClient:
             raise ProtocolError(f"it said {type(reply).__name__}")
         return reply
 
-    def _send(self, request: Request, fds: tuple[int, ...] = ()) -> None:
+    def _send(self, request: Request, beside: bytes | None = None) -> None:
         """Tell the host. One that is gone is noticed when its answer is read."""
         if self._sock is None:
             return
-        data = encoder.encode(request)
+        fds = () if beside is None else (wire.as_memfd(beside),)
+        try:
+            self._send_all(self._sock, encoder.encode(request), fds)
+        finally:
+            wire.close_all(fds)
+
+    def _send_all(self, sock: socket.socket, data: bytes, fds: tuple[int, ...]) -> None:
         deadline = time.monotonic() + self._patience
         while True:
             try:
-                wire.send(self._sock, data, fds)
+                wire.send(sock, data, fds)
                 return
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    runtime.depose(self._sock)
+                    runtime.depose(sock)
                     break
-                wire.wait(self._sock.fileno(), 1.0, writable=True)
+                wire.wait(sock.fileno(), 1.0, writable=True)
             except OSError:
                 break
         # It is gone, or this process cannot send. What it was not told it must not go on without.
         with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_RDWR)
+            sock.shutdown(socket.SHUT_RDWR)
 
     def _is_heard(self) -> None:
         self._heard, self._pinged = time.monotonic(), 0.0
 
     def _look_after_host(self) -> None:
         """All that it said is read. If something is waited for, see that it is still there to say it."""
-        if self._sock is None or not (self._asked or self._waiting):
+        if self._sock is None or not self._draws.awaits_host:
             self._is_heard()
             return
         now, patience = time.monotonic(), self._patience
         if self._lonely is not None and now - self._lonely > _COMPANY:
             self._lonely = None
             warnings.warn(
-                f"rank {self._join.rank} waits for the other ranks of its job: their shared host died, and the new "
-                "one deals no samples before each of them has told it how far it is. If one of them has ended, stop "
-                "this job and go on from its last state_dict().",
+                f"rank {self._draws.join.rank} waits for the other ranks of its job: their shared host died, and the "
+                "new one deals no samples before each of them has told it how far it is. If one of them has ended, "
+                "stop this job and go on from its last state_dict().",
                 stacklevel=2,
             )
         if self._pinged:
@@ -254,9 +265,7 @@ class SharedClient:
         if self._sock is not None:
             self._sock.close()
             self._sock = None
-        for drawn in self._waiting.values():
-            self._go_on(drawn)  # nobody will tell what became of those rows: they are prepared here
-        self._waiting.clear()
+        self._draws.lose_host()
         self.takeovers += 1
         try:
             self._connect()
@@ -267,84 +276,24 @@ class SharedClient:
             )
             self.alone = True
             return
-        if self._epoch >= 0:
-            if self._before is not None:
-                self._report(*self._before)  # other ranks may still be there, and not know the end of it
-            if self._explicit:
-                self._send(Begin(self._epoch, 0, True, 0))
-            else:
-                self._report(self._epoch, self._given, self._steps, self._step)
-                if self._join.world_size > 1:
-                    self._lonely = time.monotonic()
-            for indices, _ in self._asked:
-                self._send(Ask(indices))
+        if self._draws.go_on_at_new_host():
+            self._lonely = time.monotonic()
 
     # -- epochs and draws --------------------------------------------------------------------------------------
 
     def begin(self, epoch: int, *, explicit: bool, given: Bits | None = None) -> None:
-        """Begin an epoch. ``given``: samples that were delivered before, where it goes on."""
-        self._drop_draws()
+        """See ``DrawClient``. A job that has gone on without a host looks for one again."""
         if self.alone:
             self._come_back()
-        if self._join.world_size > 1 and not self._explicit and self._epoch >= 0:
-            self._before = (self._epoch, self._given, self._steps, self._step)
-        self._epoch, self._explicit, self._over = epoch, explicit, False
-        self._given = Bits.empty(self._join.samples) if given is None else given.copy()
-        self._steps, self._step = {}, 0
-        if explicit or not self._given.count():
-            self._send(Begin(epoch, 0, explicit, 0))
-        else:
-            self._report(epoch, self._given, self._steps, self._step)
+        self._draws.begin(epoch, explicit=explicit, given=given)
 
-    def _report(self, epoch: int, given: Bits, steps: dict[int, Ids], step: int) -> None:
-        """Tell a host what is given out of an epoch that it did not begin."""
-        fd = wire.as_memfd(write_progress(given, steps))
-        try:
-            self._send(Begin(epoch, given.count(), False, step), (fd,))
-        finally:
-            os.close(fd)
-
-    def _drop_draws(self) -> None:
-        for drawn in self._drawn:
-            self._waiting.pop(drawn.ticket, None)
-            self.give_up(drawn.ticket, drawn.instance, 0, len(drawn.indices))
-        self._drawn.clear()
-        self._asked.clear()
-
-    def drop(self) -> None:
-        """The epoch was left: give up what came and was not taken, and wait for nothing."""
-        self._drop_draws()
-        self._waiting.clear()
-        self.updates.clear()
-
-    def ask(self, indices: bytes = b"", given: Any = None) -> None:
-        """Ask for one draw."""
-        if len(indices) // 8 > MOST_ROWS:
-            raise OptionError(
-                f"a batch of {len(indices) // 8} samples is too large to share; {MOST_ROWS} are the most. "
-                "Use smaller batches, or share=False"
-            )
-        self._asked.append((indices, given))
-        if not self.alone:
-            self._send(Ask(indices))
-
-    @property
-    def wants(self) -> int:
-        """Draws that should be asked for now."""
-        return max(0, _AHEAD - len(self._asked) - len(self._drawn))
-
-    def take(self) -> SharedDraw | None:
+    def take(self) -> Draw | None:
         """The next draw, if it is here."""
-        if not self._drawn and self._asked:
+        if self._draws.awaits_draw:
             self.pump()
-        if not self._drawn and self._asked and self.alone:
-            self._draw_alone()
-        return self._drawn.popleft() if self._drawn else None
-
-    @property
-    def over(self) -> bool:
-        """Whether every draw of the epoch has come."""
-        return self._over and not self._drawn
+            if self.alone:
+                self._draws.draw_alone()
+        return self._draws.take()
 
     def pump(self) -> None:
         """Take in what the host has said."""
@@ -364,66 +313,9 @@ class SharedClient:
                 self._lost()
             else:
                 self._is_heard()
-                self._take_in(reply)
-
-    def _take_in(self, reply: Reply) -> None:
-        if isinstance(reply, Drawn):
-            if self._asked and reply.epoch == self._epoch:
-                _, given = self._asked.popleft()
-                self.company = reply.company
-                self._note(SharedDraw.read(reply, given, self.instance))
-            else:
-                count = len(reply.indices) // 8  # of an epoch that was left
-                self.give_up(reply.ticket, self.instance, 0, count)
-        elif isinstance(reply, Over):
-            if reply.epoch == self._epoch:
-                self._over, self._lonely = True, None
-                self._asked.clear()
-        elif isinstance(reply, Update):
-            drawn = self._waiting.pop(reply.ticket, None)
-            if drawn is not None:
-                drawn.update(reply)
-                self._go_on(drawn)
-        elif isinstance(reply, Refused):
-            raise HostUnavailable(reply.reason)
-
-    def _go_on(self, drawn: SharedDraw) -> None:
-        """The rest of a draw need not wait any more, whether its batch is being prepared or still to be begun."""
-        drawn.waits = len(drawn.indices)
-        self.updates.append(drawn)
-
-    def _note(self, drawn: SharedDraw) -> None:
-        self._lonely = None
-        self._drawn.append(drawn)
-        if not self._join.whole:
-            ready = drawn.forms[: drawn.waits] == int(Form.AUGMENTED)  # numpy takes long over enumerations
-            drawn.copies = len(ready) if ready.all() else int(np.argmin(ready))
-        if drawn.waits < len(drawn.indices):
-            self._waiting[drawn.ticket] = drawn
-        if drawn.given is None:
-            put(self._given.words, drawn.whole)
-            self._step = drawn.step + 1
-            if self._join.world_size > 1:
-                self._steps[drawn.step] = drawn.whole
-                self._steps.pop(drawn.step - STEPS, None)
-
-    def _draw_alone(self) -> None:
-        """Draw what was asked for without a host."""
-        _, given = self._asked.popleft()
-        if given is not None:
-            self._note(SharedDraw.alone(self._epoch, given.step, given.indices, given.position, given))
-            return
-        drawn = draw_alone(self._join, self._given, self.instance, self._epoch, self._step)
-        if drawn is None:
-            self._over = True
-            self._asked.clear()
-        else:
-            self._note(drawn)
-
-    def give_up(self, ticket: int, instance: int, first: int, count: int) -> None:
-        """Rows of a draw will not be prepared."""
-        if ticket >= 0 and instance == self.instance:
-            self._send(Finished(ticket, first, count))
+                if isinstance(reply, Drawn | Over):
+                    self._lonely = None
+                self._draws.hear(reply)
 
     def close(self) -> None:
         """Leave."""

@@ -238,9 +238,8 @@ class ProcessHost(BaseHost):
     def _tend(self, shared: SharedClient) -> bool:
         """Take in what the shared host said; whether there was anything that others wait for."""
         shared.pump()
-        updates, shared.updates = shared.updates, []
         posted = 0
-        for drawn in updates:
+        for drawn in shared.take_updates():
             for order in self.coordinator.release(drawn):
                 slot = self.coordinator.slot_of(order.id)
                 assert isinstance(slot, HostSlot)

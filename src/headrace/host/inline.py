@@ -57,14 +57,13 @@ class InlineHost(BaseHost):
         shared, coordinator = self.shared, self.coordinator
         if shared is None or not (coordinator.later or coordinator.outstanding):
             return False
-        if shared.fileno() >= 0 and not shared.updates and not shared.has_draws:
+        if shared.fileno() >= 0 and not shared.has_updates and not shared.has_draws:
             left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
             if left <= 0:
                 raise TimeoutError
             wire.wait(shared.fileno(), left)
         shared.pump()
-        updates, shared.updates = shared.updates, []
-        for drawn in updates:
+        for drawn in shared.take_updates():
             for order in coordinator.release(drawn):
                 slot = coordinator.slot_of(order.id)
                 order.slot_offset, order.slot_bytes, order.layout = slot.offset, slot.nbytes, self.layout

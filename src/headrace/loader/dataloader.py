@@ -50,6 +50,7 @@ from headrace.loader.sessions import ErrorBook, Session
 from headrace.loader.state import LoaderState, pack_generator, read_state, set_generator
 from headrace.loader.stateful import is_stateful, load
 from headrace.loader.stats import Stats, snapshot
+from headrace.sampling import Draw
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -570,7 +571,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
             )
         )
 
-    def _delivered(self, place: Place, drawn: Any) -> None:
+    def _delivered(self, place: Place, drawn: Draw) -> None:
         progress = self._progress
         progress.deliver(place, drawn)
         if place.session is self._session:

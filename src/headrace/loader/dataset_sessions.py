@@ -21,6 +21,7 @@ from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, coll
 from headrace.loader.state import Mark
 from headrace.loader.stateful import dumps, is_stateful
 from headrace.recipes.program import Fault
+from headrace.sampling import Draw
 
 _PATIENCE = 10.0
 """Seconds to wait for what a worker says of its beginning. Without it, it is taken to begin as new ones do."""
@@ -284,7 +285,7 @@ class InlineSession:
         value = self._collate(samples)
         return drawn, pin_value(value) if self._pin else value
 
-    def _forgiving(self, drawn: Any, keys: Sequence[Any]) -> Any:
+    def _forgiving(self, drawn: Draw, keys: Sequence[Any]) -> Any:
         batch = Batch(0, drawn, HostSlot(0, 0))
         samples: list[Any] = []
         for row, key in enumerate(keys):

@@ -7,7 +7,6 @@ import operator
 import pickle
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import BatchSampler
 
-from headrace.coordinate.coordinator import LATER, Draws
+from headrace.coordinate.coordinator import Draws, Later
 from headrace.loader.own_order import pass_on, told_by
 from headrace.loader.repeats import Repeats
 from headrace.loader.state import SamplerMark, pack_generator, set_generator, unpack_generator
@@ -36,24 +35,6 @@ class UniformDraws:
         if self._epoch is None:
             self._epoch = self._make()
         return self._epoch.draw()
-
-
-@dataclass(frozen=True)
-class KeyDraw:
-    """A batch as a user's sampler named it."""
-
-    epoch: int
-    step: int
-    indices: NDArray[np.int64]
-    keys: bytes = b""
-    last: bool = False
-    words: NDArray[np.int64] | None = None
-    """What random numbers of each row go by, where a sample came before in this epoch."""
-
-    @property
-    def position(self) -> int:
-        """Batches gone after this one: all that is known of a foreign sampler's progress."""
-        return self.step + 1
 
 
 class SamplerDraws:
@@ -149,7 +130,7 @@ class SamplerDraws:
                 load(self._owner, mark.sampler, "sampler")  # what it says at its end is where it starts again
         _set_generators(self._owner, mark.generators)
 
-    def draw(self) -> KeyDraw | None:
+    def draw(self) -> Draw | None:
         """The next batch, or None at the end."""
         keys = self._next()
         if keys is _END:
@@ -164,10 +145,11 @@ class SamplerDraws:
             indices = _indices(listed, self._size)
             if self._stateful:
                 self._open.append((self._step, indices))
-            return KeyDraw(self._epoch, step, indices, words=self._repeats.count(indices))
+            return Draw(self._epoch, step, indices, self._step, words=self._repeats.count(indices))
         if type(listed) is list and all(type(key) is int for key in listed):
-            return KeyDraw(self._epoch, step, np.array(listed, np.int64))
-        return KeyDraw(self._epoch, step, np.full(_count(listed), -1, np.int64), pickle.dumps(keys))
+            return Draw(self._epoch, step, np.array(listed, np.int64), self._step)
+        indices = np.full(_count(listed), -1, np.int64)
+        return Draw(self._epoch, step, indices, self._step, keys=pickle.dumps(keys))
 
     def _next(self) -> Any:
         if self._ahead:
@@ -300,12 +282,12 @@ class EndlessDraws:
         self._step = position
         self.over = False
 
-    def draw(self) -> KeyDraw | None:
+    def draw(self) -> Draw | None:
         """The next batch, or None once ``over``."""
         if self.over:
             return None
         self._step += 1
-        return KeyDraw(self._epoch, self._step - 1, np.zeros(0, np.int64))
+        return Draw(self._epoch, self._step - 1, np.zeros(0, np.int64), self._step)
 
 
 class LooseDraws:
@@ -321,11 +303,11 @@ class LooseDraws:
         self.position = position
         """All batches up to here were delivered."""
 
-    def draw(self) -> Any:
+    def draw(self) -> Draw | Later | None:
         """See ``Draws``."""
         while True:
             drawn = self.inner.draw()
-            if drawn is None or drawn is LATER:
+            if not isinstance(drawn, Draw):
                 return drawn
             self._open.append(drawn.position)
             if drawn.position not in self._before:

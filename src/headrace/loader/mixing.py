@@ -18,6 +18,7 @@ from headrace.recipes.image.mixing import PURE, blend, mixed_targets, numbers_of
 from headrace.recipes.image.rowspec import BLENDED
 from headrace.recipes.program import body_fields
 from headrace.recipes.recipe import Recipe
+from headrace.sampling import Draw
 
 _SMALL = 1 << 20
 """Bytes below which it does not matter who mixes."""
@@ -54,7 +55,7 @@ class Mixer:
         if len(targets) != 1 or targets[0].shape or targets[0].storage_dtype.kind not in "iu":
             raise OptionError(f"batch={self._step} needs class numbers as targets, and got {targets}")
 
-    def __call__(self, views: list[NDArray[Any]], rows: int, drawn: Any, seed: int) -> torch.Tensor:
+    def __call__(self, views: list[NDArray[Any]], rows: int, drawn: Draw, seed: int) -> torch.Tensor:
         """Mix the first ``rows`` rows of a batch in place; returns their targets."""
         labels = views[-1][:rows]
         wrong = labels[(labels < 0) | (labels >= self._step.classes)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from headrace.coordinate.shared_draws import SharedDraws
 from headrace.core.bits import Bits
 from headrace.loader.dataset_sessions import AssignedSession, InlineIterableSession
 from headrace.loader.draws import (
@@ -23,10 +24,9 @@ from headrace.loader.options import Options
 from headrace.loader.recipe_dataset import RecipeDataset
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import Session
-from headrace.loader.sharing import SharedDraws
 from headrace.loader.state import VERSION, LoaderState, pack_generator, unpack_seen
 from headrace.loader.stateful import take
-from headrace.sampling import Geometry, UniformEpoch
+from headrace.sampling import Draw, Geometry, UniformEpoch
 
 
 @dataclass
@@ -224,7 +224,7 @@ class Place:
     generator: str | None
     """The loader's generator, once the seed was drawn from it."""
 
-    def deliver(self, drawn: Any) -> None:
+    def deliver(self, drawn: Draw) -> None:
         """A batch is handed to the user."""
         self.position = drawn.position
         draws = _drawn_here(self.draws)

@@ -10,6 +10,7 @@ from headrace.core.bits import Bits, put
 from headrace.loader.ordering import Ordering, Place
 from headrace.loader.seeds import EpochSeeds
 from headrace.loader.state import LoaderState, pack_seen
+from headrace.sampling import Draw
 
 
 class Progress:
@@ -49,11 +50,11 @@ class Progress:
         if ordering.drawn_by_host:
             self._seen = ordering.seen(resume) or Bits.empty(ordering.samples)
 
-    def deliver(self, place: Place, drawn: Any) -> None:
+    def deliver(self, place: Place, drawn: Draw) -> None:
         """A batch is handed to the user."""
         self.batches += 1
         self.samples += len(drawn.indices)
-        if self._seen is not None:
+        if self._seen is not None and drawn.whole is not None:
             put(self._seen.words, drawn.whole)
         place.deliver(drawn)
         self._place, self._over = place, None

@@ -15,6 +15,7 @@ from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import Batch, Coordinator, Draws
 from headrace.coordinate.directory import Catalogue, Directory
 from headrace.coordinate.messages import Order, OrderDone
+from headrace.coordinate.shared_directory import SharedDirectory
 from headrace.core.errors import BadSample, SampleError, TooManyBadSamples
 from headrace.core.forms import Form
 from headrace.engine.board import Board
@@ -24,7 +25,6 @@ from headrace.host.base import Host
 from headrace.host.client import SharedClient
 from headrace.host.embedded import ProcessHost
 from headrace.host.inline import InlineHost
-from headrace.host.shared_directory import SharedDirectory
 from headrace.host.slots import HostSlot, SlotPool
 from headrace.loader.codec import decode
 from headrace.loader.pinning import pin_value
@@ -171,7 +171,7 @@ def make_host(
 ) -> Any:
     directory: Catalogue = parts.directory
     if shared is not None:
-        directory = SharedDirectory(shared, dict(parts.directory.budgets))
+        directory = SharedDirectory(shared.give_up, dict(parts.directory.budgets))
     coordinator = Coordinator(directory, rows_per_order=rows, in_order=in_order)
     slots = SlotPool(parts.arena, nbytes, keep=ahead + 1, board=parts.board)
     host: InlineHost | ProcessHost

@@ -1,4 +1,4 @@
-"""A loader's part in sharing: who its job is, what it can share, and its draws from the shared host."""
+"""A loader's part in sharing: who its job is, and what it can share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from headrace.coordinate.coordinator import LATER, Draws
 from headrace.coordinate.protocol import Join
-from headrace.core.bits import Bits
 from headrace.core.errors import OptionError
 from headrace.core.forms import Form
 from headrace.core.layout import RowLayout
@@ -115,45 +113,3 @@ def job_name() -> str:
 
 def _label(recipe: Recipe) -> str:
     return str(getattr(recipe.source, "root", "") or type(recipe.source).__name__)
-
-
-class SharedDraws:
-    """The batches of one epoch, as the shared host draws them; or the job's own, looked up there."""
-
-    def __init__(
-        self, client: SharedClient, *, seed: int, epoch: int, given: Bits | None, own: Draws | None
-    ) -> None:
-        """``given``: samples that were delivered before. ``own``: the job's own draws, if the order is given."""
-        self._client, self.seed = client, seed
-        self._epoch, self._given, self.own = epoch, given, own
-        self._begun = self._ended = False
-        self._asked = self._taken = 0
-
-    def draw(self) -> Any:
-        """See ``Draws``."""
-        client = self._client
-        if not self._begun:
-            self._begun = True
-            client.begin(self._epoch, explicit=self.own is not None, given=self._given)
-        for _ in range(0 if self._ended else client.wants):
-            self._ask()
-        found = client.take()
-        if found is not None:
-            self._taken += 1
-            return found
-        if client.over or (self._ended and self._taken == self._asked):
-            return None
-        return LATER
-
-    def _ask(self) -> None:
-        if self.own is None:
-            self._client.ask()
-            return
-        if self._ended:
-            return
-        drawn = self.own.draw()
-        if drawn is None:
-            self._ended = True
-            return
-        self._asked += 1
-        self._client.ask(drawn.indices.tobytes(), drawn)

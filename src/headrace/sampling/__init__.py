@@ -10,11 +10,12 @@ from collections.abc import Callable
 
 from headrace.sampling.auto import Auto
 from headrace.sampling.dependent import Dependent
+from headrace.sampling.draw import Draw, Lookup
 from headrace.sampling.opportunistic import Opportunistic
 from headrace.sampling.remaining import Remaining
 from headrace.sampling.sampler import Sampler, View
 from headrace.sampling.tree import Tree
-from headrace.sampling.uniform import Draw, Geometry, UniformEpoch, epoch_order
+from headrace.sampling.uniform import Geometry, UniformEpoch, epoch_order
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "opportunistic": Opportunistic,
@@ -29,6 +30,7 @@ __all__ = [
     "Dependent",
     "Draw",
     "Geometry",
+    "Lookup",
     "Opportunistic",
     "Remaining",
     "Sampler",

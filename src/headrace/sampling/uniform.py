@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core import random as rnd
+from headrace.sampling.draw import Draw
 
 _ORDER = 0x6F72646572  # "order": keeps the shuffle's randomness apart from the augmentations'
 
@@ -78,18 +79,6 @@ class Geometry:
         if len(samples) < self.world_size:
             samples = np.resize(samples, self.world_size)
         return samples[rank :: self.world_size]
-
-
-@dataclass(frozen=True)
-class Draw:
-    """The samples of one batch of one rank."""
-
-    epoch: int
-    step: int
-    indices: NDArray[np.int64]
-    position: int
-    """How far the global order is consumed once every rank has this batch."""
-    last: bool
 
 
 class UniformEpoch:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 from headrace.coordinate.directory import Directory
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.forms import CACHEABLE, Form
-from headrace.simulate.draws import Draw
+from headrace.sampling import Draw
 from headrace.simulate.tally import Tally
 from headrace.simulate.work import Ids, Sizes
 
@@ -39,14 +38,15 @@ class HostCatalogue:
 
     def dress(self, order: Order, drawn: Draw, *, again: bool = False) -> None:
         """See ``Catalogue``. Grants keep their rows here, as rows of (row of the draw, form, offset, capacity)."""
-        assert drawn.forms is not None and drawn.keep is not None and drawn.grants is not None
+        lookup = drawn.lookup
+        assert lookup is not None
         start, stop = order.start, order.start + len(order.indices) // 8
-        forms = drawn.forms[start:stop]
-        order.forms, order.keep = forms.tobytes(), drawn.keep[start:stop].tobytes()
-        order.ticket, order.first = drawn.ticket, start
-        if len(drawn.grants):
-            rows = drawn.grants[:, 0]
-            order.grants = drawn.grants[(rows >= start) & (rows < stop)].tobytes()
+        forms = lookup.forms[start:stop]
+        order.forms, order.keep = forms.tobytes(), lookup.keep[start:stop].tobytes()
+        order.ticket, order.first = lookup.ticket, start
+        if len(lookup.grants):
+            rows = lookup.grants[:, 0]
+            order.grants = lookup.grants[(rows >= start) & (rows < stop)].tobytes()
         count_rows(self._tally, forms)
 
     def done(self, order: Order, event: OrderDone) -> None:
@@ -64,7 +64,7 @@ class OwnCatalogue(Directory):
         super().__init__(size, budgets, _SPAN)
         self._tally, self._sizes, self._first = tally, sizes, first
 
-    def dress(self, order: Order, drawn: Any, *, again: bool = False) -> None:
+    def dress(self, order: Order, drawn: Draw, *, again: bool = False) -> None:
         """See ``Catalogue``."""
         super().dress(order, drawn, again=again)
         if not order.forms:

@@ -13,14 +13,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from headrace.coordinate.coordinator import Batch, Coordinator, Draws, Slot
+from headrace.coordinate.draw_client import DrawClient
 from headrace.coordinate.messages import Order, OrderDone, Spent
-from headrace.coordinate.protocol import Ask, Begin, Finished, Join, Reply
+from headrace.coordinate.protocol import Ask, Begin, Finished, Join, Reply, Request
+from headrace.coordinate.shared_draws import SharedDraws
 from headrace.coordinate.splitter import Splitter
 from headrace.core.forms import Form
 from headrace.planning import Means, Measured, ahead_at_first, deepen, rows_per_order, split_budget, staff
 from headrace.sampling import Geometry
 from headrace.simulate.catalogues import HostCatalogue, OwnCatalogue
-from headrace.simulate.draws import HostDraws, Line, Orders, OwnDraws
+from headrace.simulate.draws import Orders, OwnDraws
 from headrace.simulate.node import Node
 from headrace.simulate.scenario import Job
 from headrace.simulate.tally import Tally
@@ -94,7 +96,7 @@ class Rank:
                 self._means = Means(node.cpus, self.hands, people.processes)
                 self._splitter = Splitter(self._catalogue, Measured())
         self.coordinator = Coordinator(self._catalogue, rows_per_order=rows)
-        self.line = Line(self._send)
+        self.client = DrawClient(self._send)
         self.session = -1
         self._fed = 0
         self._here = self.ended = False
@@ -111,6 +113,7 @@ class Rank:
     def start(self, join: Join) -> None:
         """Begin training."""
         if self._shared:
+            self.client.join = join
             self.session = self.node.join(self, join)
         self._feed()
         self._feed()
@@ -121,7 +124,7 @@ class Rank:
         own = OwnDraws(self._orders, self.geometry, self._fed) if self._explicit else None
         draws: Draws
         if self._shared:
-            draws = HostDraws(self.line, self._fed, own)
+            draws = SharedDraws(self.client, seed=0, epoch=self._fed, own=own)
         else:
             assert own is not None
             draws = own
@@ -138,8 +141,8 @@ class Rank:
         for event in self._heard:
             self.coordinator.done(event)
         self._heard.clear()
-        if self.line.updates:
-            updates, self.line.updates = self.line.updates, []
+        if self.client.updates:
+            updates, self.client.updates = self.client.updates, []
             for draw in updates:
                 for order in self.coordinator.release(draw):
                     self.crew.post(order)
@@ -198,7 +201,7 @@ class Rank:
                 waited=waited,
                 idle=idle,
                 hands=self.hands,
-                company=self.line.company if self._shared else 0,
+                company=self.client.company if self._shared else 0,
                 cpus=self.node.cpus,
             )
         self._mark = mark
@@ -212,12 +215,13 @@ class Rank:
 
     # -- the shared host ---------------------------------------------------------------------------------------
 
-    def _send(self, request: Begin | Ask) -> None:
+    def _send(self, request: Request, beside: bytes | None) -> None:
+        assert isinstance(request, Begin | Ask) and beside is None
         self.node.ask(self.session, request, self.job.batch)
 
     def hear(self, reply: Reply) -> None:
         """See ``Session``."""
-        self.line.hear(reply)
+        self.client.hear(reply)
         if self._here:
             self._advance()
 

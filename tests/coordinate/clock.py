@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 import random
 
+from headrace.coordinate.events import Ticked
 from headrace.core.forms import Form
 from tests.coordinate.jobs import Work, World, prepared
 
@@ -45,10 +46,10 @@ def run(world: World, epochs: int, *, ahead: int = 3, workers: int = 2, seed: in
             work, start, count = queue[chosen.session].pop(0)
             cost = sum(COST[Form(form)] for form in work.forms[start : start + count])
             serial, busy = serial + 1, busy + 1
-            end = world.commons.now + 1e-3 * cost * rng.uniform(0.8, 1.2)
+            end = world.now + 1e-3 * cost * rng.uniform(0.8, 1.2)
             heapq.heappush(events, (end, serial, work, start, count))
         if events:
-            world.commons.now, _, work, start, count = heapq.heappop(events)
+            world.now, _, work, start, count = heapq.heappop(events)
             busy -= 1
             work.member.finish(work, start, count, prepared)
         elif all(member.over and not member.work and member.epoch + 1 >= epochs for member in members):
@@ -60,8 +61,8 @@ def run(world: World, epochs: int, *, ahead: int = 3, workers: int = 2, seed: in
                 continue
             ticks += 1
             assert ticks < 10_000, "nothing moves"
-            world.commons.now += 0.5
-            world.commons.tick()
+            world.now += 0.5
+            world.tell(Ticked(1))
             world.deliver()
     for member in members:
         member.check_epoch()

@@ -16,9 +16,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.coordinate.commons import Commons
+from headrace.coordinate.events import (
+    Answer,
+    Asked,
+    Began,
+    Buried,
+    Came,
+    Done,
+    Event,
+    GiveBack,
+    Gone,
+    Named,
+    Ticked,
+    WasIdle,
+)
 from headrace.coordinate.members import write_progress
 from headrace.coordinate.messages import Spent
-from headrace.coordinate.protocol import Begin, Drawn, Finished, Join, Joined, Over, Refused, Update
+from headrace.coordinate.protocol import (
+    Begin,
+    Drawn,
+    Fill,
+    Finished,
+    Join,
+    Joined,
+    Over,
+    Refused,
+    Reply,
+    Update,
+)
 from headrace.core.bits import Bits
 from headrace.core.forms import Form
 from headrace.core.layout import aligned
@@ -149,13 +174,14 @@ class Member:
         )
         world.members.append(self)
         self.token = token or f"token{self.session}"
-        answer = world.commons.join(self.session, self.token, 0, join)
+        answer = world.answer(Came(self.session, self.token, 0, join))
         if isinstance(answer, Joined) and answer.identities:
-            answer = world.commons.identities(self.session, identities(samples))
+            answer = world.answer(Named(self.session, identities(samples).tobytes()))
+        assert isinstance(answer, Joined | Refused)
         self.answer = answer
         self.number = -1
         if isinstance(answer, Joined):
-            self.number = world.commons.ranks[self.session][0].number
+            self.number = world.state.ranks[self.session][0].number
 
     def begin(self, epoch: int | None = None, progress: bytes | None = None, step: int = 0) -> None:
         """Begin an epoch: the next one, unless it is said which."""
@@ -163,13 +189,13 @@ class Member:
         self.got, self.wholes, self.step, self.waiting_asks = [], {}, step, 0
         self.over = self.last = False
         begin = Begin(self.epoch, explicit=self.sampling == "uniform", step=step)
-        self.world.commons.begin(self.session, begin, progress)
+        self.world.tell(Began(self.session, begin, progress))
         self.world.deliver()
 
     def ask(self, indices: Ids | None = None) -> None:
         """Ask for a batch."""
         self.waiting_asks += 1
-        self.world.commons.ask(self.session, b"" if indices is None else indices.tobytes())
+        self.world.tell(Asked(self.session, b"" if indices is None else indices.tobytes()))
         self.world.deliver()
 
     def go_on(self) -> None:
@@ -225,17 +251,17 @@ class Member:
         decoded = int(np.count_nonzero(work.forms[rows] < Form.DECODED))
         world.decodes += decoded
         packed = np.array(published, np.int64).tobytes() if published else b""
-        world.commons.finished(
-            self.session,
-            Finished(work.ticket, first, count, packed, spent=Spent(decoded=decoded, fetched=decoded)),
-        )
+        spent = Spent(decoded=decoded, fetched=decoded)
+        world.tell(Done(self.session, Finished(work.ticket, first, count, packed, spent=spent)))
         world.deliver()
 
     def idle(self) -> Work | None:
         """A worker has nothing to do."""
-        order = self.world.commons.fill(self.session)
-        if order is None:
+        answer = self.world.answer(WasIdle(self.session))
+        if answer is None:
             return None
+        assert isinstance(answer, Fill)
+        order = answer.order
         forms = np.frombuffer(order.forms, np.uint8)
         keep = np.frombuffer(order.keep, np.uint8)
         indices = np.frombuffer(order.indices, np.int64)
@@ -255,14 +281,14 @@ class Member:
     def leave(self) -> None:
         """The process is gone; its workers may still read what they were to, and write to what they were granted."""
         self.gone = True
-        self.world.commons.gone(self.session)
+        self.world.tell(Gone(self.session))
         self.world.deliver()
 
     def bury(self) -> None:
         """Nothing of it runs any more."""
         assert self.gone
         self.work.clear()
-        self.world.commons.buried(self.session)
+        self.world.tell(Buried(self.session))
 
     # -- what it is told -----------------------------------------------------------------------------------
 
@@ -326,6 +352,9 @@ class World:
 
     def __init__(self, span: int = 1 << 36, nonce: int = 7) -> None:
         self.commons = Commons(instance=1, nonce=nonce, span=span)
+        self.state = self.commons.state
+        self.now = 0.0
+        self.out: list[Answer] = []
         self.members: list[Member] = []
         self.extents: dict[int, Extent] = {}
         self.tickets: set[int] = set()
@@ -366,7 +395,7 @@ class World:
         """Blocks to write to: nobody else writes or reads there."""
         for row, form, offset, capacity in grants:
             stop = offset + capacity
-            assert 0 <= offset < stop <= self.commons.pool.space.span
+            assert 0 <= offset < stop <= self.state.pool.space.span
             assert work.keep[row] >> form & 1 and row in work.open
             for other in (other for member in self.members for other in member.work.values()):
                 for _, _, taken, size in other.grants:
@@ -377,11 +406,20 @@ class World:
                 del self.extents[start]
             work.grants.append((row, form, offset, capacity))
 
+    def tell(self, event: Event) -> None:
+        """Something happens."""
+        self.out += self.commons.handle(event, self.now)
+
+    def answer(self, event: Event) -> Reply | GiveBack | None:
+        """What is said to something that is answered at once."""
+        answers = self.commons.handle(event, self.now)
+        return answers[0][1] if answers else None
+
     def deliver(self) -> None:
         """Tell the members what there is to tell."""
         by_session = {member.session: member for member in self.members}
-        while self.commons.out:
-            out, self.commons.out = self.commons.out, []
+        while self.out:
+            out, self.out = self.out, []
             for session, reply in out:
                 member = by_session[session]
                 if member.gone:
@@ -398,30 +436,30 @@ class World:
                 else:
                     assert isinstance(reply, Refused)
                     member.refused.append(reply.reason)
-        pool = self.commons.pool
+        pool = self.state.pool
         evictable = any(len(shelf.entries()) for shelf in pool.shelves.values())
         assert pool.used <= pool.budget or not evictable
 
     def check_quiet(self) -> None:
         """Nothing is under way: nothing is held, and the memory is what the shelves say."""
-        commons = self.commons
-        assert not commons.tickets and not commons._waiting and not commons._orphans and not commons._reads
+        state = self.state
+        assert not state.tickets and not state.waiting and not state.orphans and not state.reads
         assert not any(member.work for member in self.members if not member.gone)
         ranges = []
-        for shelf in commons.pool.shelves.values():
+        for shelf in state.pool.shelves.values():
             assert not shelf.pending.count() and not shelf.owner and not shelf.busy
             entries = shelf.entries()
             assert sorted(entries[:, 0].tolist()) == shelf.cached.ids().tolist()
             assert shelf.bytes == entries[:, 2].sum()
             ranges += [(at, at + aligned(nbytes)) for at, nbytes in entries[:, 1:3].tolist()]
-        space = commons.pool.space
+        space = state.pool.space
         pages = [(space.size_of(at), stop - at) for at, stop in ranges if not space.packs(space.size_of(at))]
         slabs = sum(slab.nbytes for slab in space._slabs.values())
-        assert commons.pool.used == sum(counted(block, nbytes) for block, nbytes in pages) + slabs
+        assert state.pool.used == sum(counted(block, nbytes) for block, nbytes in pages) + slabs
         assert len(space) == len(ranges)
         ranges.sort()
         assert all(a[1] <= b[0] for a, b in itertools.pairwise(ranges))
-        assert all(rank.open == 0 for _, rank in commons.ranks.values())
+        assert all(rank.open == 0 for _, rank in state.ranks.values())
 
     def live(self) -> list[Member]:
         """Members that are here."""
@@ -438,8 +476,8 @@ class World:
                     rows = len(work.forms) if work.updated or work.fill else work.waits
                     work.member.finish(work, 0, rows, prepared)
             if all(not w.updated and not w.fill for w in todo if w.ticket in w.member.work):
-                self.commons.now += 2 * self.commons.patience
-                self.commons.tick()
+                self.now += 2 * self.state.patience
+                self.tell(Ticked(1))
                 self.deliver()
         raise AssertionError("rows wait for ever")
 

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.coordinate.budgets import Budgets
+from headrace.coordinate.events import Buried, Done, Gone, Ticked
 from headrace.coordinate.protocol import Finished, Joined
 from headrace.coordinate.upkeep import Upkeep
 from headrace.core.forms import Form
@@ -61,7 +63,7 @@ class Schedule:
     def __init__(self, budget: int, eviction: str, split: tuple[float, float, float] | None) -> None:
         self.world = World()
         self.rng = random.Random(1)
-        self.upkeep = Upkeep(self.world.commons, datasets=0, shelves=0)
+        self.upkeep = Upkeep(self.world.state, datasets=0, shelves=0)
         self.terms = {"budget": budget, "eviction": eviction, "split": split}
 
     def join(self, terms: tuple[int, str, tuple[str, str, str], int, bool, bool]) -> None:
@@ -86,13 +88,13 @@ class Schedule:
         """One event."""
         world = self.world
         if op == "tick":
-            world.commons.now += number / 20
-            world.commons.tick()
+            world.now += number / 20
+            world.tell(Ticked(1))
             world.deliver()
             return
         if op == "divide":  # as if workers had reported things for which that is the best
-            world.commons.division.encoded = number / 99
-            world.commons._set_budget()
+            world.state.division.encoded = number / 99
+            Budgets(world.state).set()
             return
         if op == "forget":
             self.upkeep.look()
@@ -127,7 +129,7 @@ class Schedule:
             nothing: Publish = lambda form, capacity: None  # noqa: E731
             member.finish(work, first, count, nothing if op == "give up" else publish_some(self.rng))
             if op == "twice" and not member.gone:
-                member.world.commons.finished(member.session, Finished(work.ticket, first, count))
+                member.world.tell(Done(member.session, Finished(work.ticket, first, count)))
                 world.deliver()
 
     def end(self) -> None:
@@ -137,9 +139,9 @@ class Schedule:
             member.check_epoch()
             member.leave()
         for member in self.world.members:
-            self.world.commons.buried(member.session)
+            self.world.tell(Buried(member.session))
         self.world.check_quiet()
-        assert not self.world.commons.jobs and not self.world.commons.ranks
+        assert not self.world.state.jobs and not self.world.state.ranks
 
 
 @settings(max_examples=60, deadline=None)
@@ -196,10 +198,10 @@ def test_a_fill_prepares_for_the_cache_and_returns_what_it_does_not_use(publishe
     member.begin()
     work = member.idle()
     assert work is not None and work.grants
-    assert world.commons.pool.used >= len(work.grants) * BYTES[Form.AUGMENTED]
+    assert world.state.pool.used >= len(work.grants) * BYTES[Form.AUGMENTED]
     member.finish(work, 0, len(work.forms), prepared if published else lambda form, capacity: None)
     world.check_quiet()
-    assert (world.commons.pool.used > 0) is published
+    assert (world.state.pool.used > 0) is published
     member.ask()
     (draw,) = member.work.values()
     assert np.count_nonzero(draw.forms == Form.AUGMENTED) == (8 if published else 0)
@@ -212,7 +214,7 @@ def test_a_job_alone_fills_what_lasts() -> None:
     work = member.idle()
     assert work is not None
     member.finish(work, 0, len(work.forms), prepared)
-    forms = {shelf.form: len(shelf) for shelf in world.commons.pool.shelves.values()}
+    forms = {shelf.form: len(shelf) for shelf in world.state.pool.shelves.values()}
     assert forms[Form.DECODED] == 8 and forms[Form.AUGMENTED] == 0
 
 
@@ -243,14 +245,14 @@ def test_a_smaller_budget_holds_once_what_lies_beyond_is_read() -> None:
         world.settle()
     for _ in range(5):
         small.ask()
-    commons, drawn = world.commons, list(small.work)
-    assert commons.pool.used > 1_200_000
-    commons.gone(large.session)
-    commons.buried(large.session)
-    assert commons.pool.budget <= 1_200_000 < commons.pool.used, "it is being read"
+    pool, drawn = world.state.pool, list(small.work)
+    assert pool.used > 1_200_000
+    world.tell(Gone(large.session))
+    world.tell(Buried(large.session))
+    assert pool.budget <= 1_200_000 < pool.used, "it is being read"
     for ticket in drawn:
-        commons.finished(small.session, Finished(ticket, 0, 8))
-    assert 0 < commons.pool.used <= commons.pool.budget
+        world.tell(Done(small.session, Finished(ticket, 0, 8)))
+    assert 0 < pool.used <= pool.budget
     large.gone = True
     small.work.clear()
     world.check_quiet()
@@ -269,7 +271,7 @@ def test_every_eviction_works_with_every_sampling(eviction: str, sampling: str) 
     world.check_quiet()
     assert world.hits[Form.AUGMENTED] + world.hits[Form.DECODED] > 100
     if eviction == "none":
-        assert world.commons.pool.evictions == 0
+        assert world.state.pool.evictions == 0
 
 
 def test_four_jobs_decode_each_sample_once_per_epoch() -> None:
@@ -316,4 +318,4 @@ def test_samples_smaller_than_a_page_are_shared_in_slabs(
     run(world, 3)
     world.check_quiet()
     assert world.hits[Form.AUGMENTED] + world.hits[Form.DECODED] > 1000
-    assert world.commons.pool.space._slabs
+    assert world.state.pool.space._slabs

@@ -156,7 +156,7 @@ def test_a_sample_that_has_an_encoded_part_lasts_in_one_form() -> None:
             member.go_on()
             world.settle()
         member.check_epoch()
-    shelves = {shelf.form: shelf for shelf in world.commons.pool.shelves.values()}
+    shelves = {shelf.form: shelf for shelf in world.state.pool.shelves.values()}
     decoded, encoded = set(shelves[Form.DECODED].cached.ids()), set(shelves[Form.ENCODED].cached.ids())
     assert len(decoded) >= 95 and len(encoded) >= 290
     assert not decoded & encoded

@@ -8,7 +8,8 @@ import pytest
 from headrace.coordinate.commons import Commons
 from headrace.coordinate.coordinator import LATER
 from headrace.coordinate.draw_client import DrawClient
-from headrace.coordinate.protocol import Ask, Begin, Finished, Join, Joined, Reply, Request
+from headrace.coordinate.events import Answer, Asked, Began, Came, Done, Event, GiveBack, Named
+from headrace.coordinate.protocol import Ask, Begin, Finished, Join, Joined, Request
 from headrace.coordinate.shared_draws import SharedDraws
 from headrace.core.bits import Bits
 from headrace.core.errors import HostUnavailable
@@ -22,36 +23,36 @@ class Host:
     def __init__(self, instance: int) -> None:
         self.commons = Commons(instance=instance, nonce=instance, span=1 << 36)
         self._clients: dict[int, DrawClient] = {}
+        self._out: list[Answer] = []
 
     def take(self, client: DrawClient) -> int:
         session = len(self._clients) + 1
-        commons, join = self.commons, client.join
-        answer = commons.join(session, f"token{session}", 0, join)
+        ((_, answer),) = self.commons.handle(Came(session, f"token{session}", 0, client.join), 0.0)
         if isinstance(answer, Joined) and answer.identities:
-            answer = commons.identities(session, identities(np.arange(join.samples)))
+            named = Named(session, identities(np.arange(client.join.samples)).tobytes())
+            ((_, answer),) = self.commons.handle(named, 0.0)
         assert isinstance(answer, Joined)
-        for shelf in commons.pool.shelves.values():
+        for shelf in self.commons.state.pool.shelves.values():
             shelf.learn([100])  # else draws would wait until sizes are known
         self._clients[session] = client
-        client.instance = commons.instance
+        client.instance = self.commons.state.instance
         return session
 
     def hear(self, session: int, request: Request, beside: bytes | None) -> None:
         if isinstance(request, Begin):
-            self.commons.begin(session, request, beside)
+            event: Event = Began(session, request, beside)
         elif isinstance(request, Ask):
-            self.commons.ask(session, request.indices)
+            event = Asked(session, request.indices)
         else:
             assert isinstance(request, Finished)
-            self.commons.finished(session, request)
-
-    def replies(self) -> list[tuple[DrawClient, Reply]]:
-        out, self.commons.out[:] = list(self.commons.out), []
-        return [(self._clients[session], reply) for session, reply in out]
+            event = Done(session, request)
+        self._out += self.commons.handle(event, 0.0)
 
     def speak(self) -> None:
-        for client, reply in self.replies():
-            client.hear(reply)
+        out, self._out = self._out, []
+        for session, reply in out:
+            assert not isinstance(reply, GiveBack)
+            self._clients[session].hear(reply)
 
 
 class Rank:
@@ -206,4 +207,4 @@ def test_a_draw_that_comes_after_its_epoch_was_left_is_given_up() -> None:
     rank.client.begin(1, explicit=False)
     rank.host.speak()
     assert rank.client.take() is None
-    assert not rank.host.commons.tickets
+    assert not rank.host.commons.state.tickets

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from headrace.coordinate import commons
+from headrace.coordinate import joining
+from headrace.coordinate.events import Asked, Ticked
 from headrace.coordinate.protocol import Drawn, Refused
 from headrace.core.forms import Form
 from headrace.core.layout import aligned
@@ -21,7 +22,7 @@ def test_a_dataset_of_another_length_is_not_the_same_dataset() -> None:
 
 
 def test_no_more_jobs_share_than_can_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commons, "MOST_JOBS", 2)
+    monkeypatch.setattr(joining, "MOST_JOBS", 2)
     world = World()
     first, second, third = (Member(world, np.arange(8), group=name, world_size=2) for name in "abc")
     assert isinstance(third.answer, Refused) and "2 jobs share already" in third.answer.reason
@@ -54,8 +55,8 @@ def test_a_draw_that_was_waited_for_in_vain_holds_up_neither_fills_nor_draws() -
     second.ask()
     (work,) = second.work.values()
     assert not work.updated
-    world.commons.now += 2 * world.commons.patience
-    world.commons.tick()
+    world.now += 2 * world.state.patience
+    world.tell(Ticked(1))
     world.deliver()
     second.finish(work, 0, 8, prepared)
     third.begin()
@@ -71,16 +72,16 @@ def test_a_draw_that_was_waited_for_in_vain_holds_up_neither_fills_nor_draws() -
 def test_fills_displace_nothing() -> None:
     world = World()
     job = Member(world, np.arange(200), keys=("", "d", ""), budget=20 * aligned(BYTES[Form.DECODED], PAGE))
-    shelf = world.commons.pool.shelves[Form.DECODED, "d"]
+    shelf = world.state.pool.shelves[Form.DECODED, "d"]
     shelf.learn([BYTES[Form.DECODED]])
     job.begin()
     for _ in range(4):
         job.ask()
         world.settle()
     assert len(shelf) == 20
-    before = shelf.cached.tobytes(), world.commons.pool.evictions
+    before = shelf.cached.tobytes(), world.state.pool.evictions
     assert job.idle() is None
-    assert (shelf.cached.tobytes(), world.commons.pool.evictions) == before
+    assert (shelf.cached.tobytes(), world.state.pool.evictions) == before
 
 
 def test_an_augmented_sample_goes_when_all_have_had_it_but_for_those_who_left() -> None:
@@ -91,7 +92,7 @@ def test_an_augmented_sample_goes_when_all_have_had_it_but_for_those_who_left() 
     first.ask()
     (work,) = first.work.values()
     first.finish(work, 0, 8, prepared)
-    shelf = world.commons.pool.shelves[Form.AUGMENTED, "a"]
+    shelf = world.state.pool.shelves[Form.AUGMENTED, "a"]
     assert len(shelf) == 8
     third.leave()
     third.bury()
@@ -108,8 +109,8 @@ def test_a_draw_says_how_many_share_what_is_prepared_for_it() -> None:
     world = World()
 
     def company(member: Member) -> int:
-        world.commons.ask(member.session, b"")
-        drawn = [reply for _, reply in world.commons.out if isinstance(reply, Drawn)][-1]
+        world.tell(Asked(member.session, b""))
+        drawn = [reply for _, reply in world.out if isinstance(reply, Drawn)][-1]
         world.deliver()
         world.settle()
         return drawn.company

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordinate.absent import Absent
+from headrace.coordinate.events import Buried, Ticked, Tidied
 from headrace.coordinate.members import write_progress
 from headrace.coordinate.protocol import Refused
-from headrace.coordinate.upkeep import Upkeep
 from headrace.core.bits import Bits
 from headrace.core.forms import Form
 from tests.coordinate.jobs import Member, World, prepared
@@ -65,7 +65,7 @@ def test_two_ranks_cover_an_epoch_once_in_equal_steps(
     for member in world.live():
         member.leave()
     for member in world.members:
-        world.commons.buried(member.session)
+        world.tell(Buried(member.session))
     world.check_quiet()
 
 
@@ -228,12 +228,12 @@ def test_a_new_run_beside_what_is_left_of_the_last_one() -> None:
             rank.ask()
         world.drain()
         assert_dealt_out([[np.concatenate(rank.got).tolist()] for rank in ranks])
-    assert world.commons.absent.awaited is False
+    assert world.state.absent.awaited is False
     ranks[0].begin(4)
     ranks[0].ask()  # prepared ahead, say
     for rank in ranks:
         rank.leave()
-    assert world.commons.absent._past and not world.commons.absent.awaited, "both were there"
+    assert world.state.absent._past and not world.state.absent.awaited, "both were there"
 
 
 def test_a_run_that_goes_on_from_a_state_does_not_take_up_what_another_left() -> None:
@@ -263,7 +263,7 @@ def test_a_job_of_the_same_name_with_other_terms_draws_anew(change: dict[str, An
 
 def test_how_many_are_remembered_and_for_how_long() -> None:
     world = World()
-    absent = world.commons.absent = Absent(jobs=2, samples=200)
+    absent = world.state.absent = Absent(jobs=2, samples=200)
     for group in "abc":
         alone(world, 0, group=group)
     assert list(absent._past) == ["b", "c"]
@@ -272,11 +272,11 @@ def test_how_many_are_remembered_and_for_how_long() -> None:
     alone(world, 0, 1, group="e", samples=201)
     assert not absent.awaited
     alone(world, 0, group="f")
-    world.commons.now += 3000
-    Upkeep(world.commons).look()
+    world.now += 3000
+    world.tell(Tidied())
     assert absent.awaited
-    world.commons.now += 1000
-    Upkeep(world.commons).look()
+    world.now += 1000
+    world.tell(Tidied())
     assert not absent.awaited and not absent._past
 
 
@@ -345,7 +345,7 @@ def test_a_rank_that_the_others_did_not_wait_for_is_refused() -> None:
     ranks[0].ask()
     ranks[1].begin(0, write_progress(Bits.of(40, [1, 2]), {}), 1)
     assert len(ranks[0].got) == 1 and ranks[1].refused == ["the samples of a step were lost with their host"]
-    assert world.commons.ranks[ranks[1].session][1].epoch is None
+    assert world.state.ranks[ranks[1].session][1].epoch is None
 
 
 def test_a_resumed_epoch_brings_the_rest_of_it() -> None:
@@ -469,8 +469,8 @@ def test_no_job_gets_an_instance_twice_in_whatever_epochs_its_ranks_are(
     for op, number in ops:
         member = world.members[number % 4]
         if op == "tick":
-            world.commons.now += number / 20
-            world.commons.tick()
+            world.now += number / 20
+            world.tell(Ticked(1))
             world.deliver()
         elif op == "idle":
             member.idle()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headrace.coordinate.events import Asked, Began, Done
 from headrace.coordinate.members import write_progress
 from headrace.coordinate.messages import Spent
 from headrace.coordinate.protocol import Begin, Finished
@@ -15,7 +16,7 @@ from tests.coordinate.jobs import Member, World, pair, prepared
 
 def state(world: World) -> object:
     """All that an event could change."""
-    commons = world.commons
+    state = world.state
     shelves = [
         (
             key,
@@ -28,7 +29,7 @@ def state(world: World) -> object:
             shelf.expected,
             shelf.capacity,
         )
-        for key, shelf in commons.pool.shelves.items()
+        for key, shelf in state.pool.shelves.items()
     ]
     tickets = [
         (
@@ -39,10 +40,10 @@ def state(world: World) -> object:
             ticket.left,
             ticket.waits,
         )
-        for ticket in commons.tickets.values()
+        for ticket in state.tickets.values()
     ]
-    left = [commons.remaining.words(job).tolist() for job in commons.jobs]
-    return shelves, tickets, left, commons.pool.used, commons.decodes, commons.fetches, len(commons.out)
+    left = [state.remaining.words(job).tolist() for job in state.jobs]
+    return shelves, tickets, left, state.pool.used, state.decodes, state.fetches, len(state.out)
 
 
 def malformed(rows: int, grants: list[tuple[int, int, int, int]]) -> list[tuple[str, Finished]]:
@@ -88,7 +89,7 @@ def test_a_malformed_report_is_an_error_and_changes_nothing(name: str) -> None:
     report.ticket = work.ticket
     before = state(world)
     with pytest.raises(ProtocolError):
-        world.commons.finished(first.session, report)
+        world.tell(Done(first.session, report))
     assert state(world) == before
     world.settle()
     world.check_quiet()
@@ -103,7 +104,7 @@ def test_a_row_that_is_done_with_cannot_be_published() -> None:
     before = state(world)
     late = np.array([(0, taken[1], taken[2], 10)], np.int64).tobytes()
     with pytest.raises(ProtocolError):
-        world.commons.finished(first.session, Finished(work.ticket, 0, 8, late))
+        world.tell(Done(first.session, Finished(work.ticket, 0, 8, late)))
     assert state(world) == before
 
 
@@ -112,12 +113,12 @@ def test_reports_about_others_draws_and_draws_that_are_over_are_passed_over() ->
     first, second = pair(world, keys=("", "", "a"))
     (work,) = first.work.values()
     before = state(world)
-    world.commons.finished(second.session, Finished(work.ticket, 0, 8))
-    world.commons.finished(first.session, Finished(work.ticket + 99, 0, 8))
+    world.tell(Done(second.session, Finished(work.ticket, 0, 8)))
+    world.tell(Done(first.session, Finished(work.ticket + 99, 0, 8)))
     assert state(world) == before
     first.finish(work, 0, 8, prepared)
     before = state(world)
-    world.commons.finished(first.session, Finished(work.ticket, 0, 8))
+    world.tell(Done(first.session, Finished(work.ticket, 0, 8)))
     assert state(world) == before
 
 
@@ -126,11 +127,11 @@ def test_indices_that_do_not_exist_are_an_error(indices: bytes) -> None:
     world = World()
     member = Member(world, np.arange(8), sampling="uniform")
     with pytest.raises(ProtocolError):
-        world.commons.ask(member.session, indices)  # before an epoch began
+        world.tell(Asked(member.session, indices))  # before an epoch began
     member.begin()
     with pytest.raises(ProtocolError):
-        world.commons.ask(member.session, indices)
-    assert not world.commons.tickets
+        world.tell(Asked(member.session, indices))
+    assert not world.state.tickets
 
 
 def test_progress_with_samples_that_do_not_exist_changes_nothing() -> None:
@@ -142,7 +143,7 @@ def test_progress_with_samples_that_do_not_exist_changes_nothing() -> None:
     before = state(world)
     for broken in (write_progress(Bits.empty(10), {0: np.array([11])}), b"1234567"):
         with pytest.raises(ProtocolError):
-            world.commons.begin(member.session, Begin(0, step=1), broken)
+            world.tell(Began(member.session, Begin(0, step=1), broken))
     assert state(world) == before
     world.drain()
     member.check_epoch()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from headrace.coordinate import upkeep
+from headrace.coordinate.events import Tidied
 from headrace.coordinate.upkeep import Upkeep
 from tests.coordinate.jobs import Member, World
 
@@ -23,7 +24,7 @@ def come_and_go(world: World, number: int, samples: int = 20) -> None:
 
 def test_what_no_job_uses_is_forgotten_beyond_a_few_datasets() -> None:
     world = World()
-    keeper = Upkeep(world.commons, datasets=3, shelves=9)
+    keeper = Upkeep(world.state, datasets=3, shelves=9)
     stays = Member(world, np.arange(100))
     for number in range(40):
         stays.begin()
@@ -31,29 +32,28 @@ def test_what_no_job_uses_is_forgotten_beyond_a_few_datasets() -> None:
         keeper.look()
         world.drain()
         stays.check_epoch()
-        commons = world.commons
-        assert len(commons.universe.datasets) <= 4 and len(commons.pool.shelves) <= 12
-        assert commons.universe.size <= 100 + 5 * 20
-        assert len(commons.universe._numbers) <= commons.universe.size
+        state = world.state
+        assert len(state.universe.datasets) <= 4 and len(state.pool.shelves) <= 12
+        assert state.universe.size <= 100 + 5 * 20
+        assert len(state.universe._numbers) <= state.universe.size
     world.check_quiet()
-    assert len(world.commons.universe.datasets) == 4, "the last ones are remembered"
+    assert len(world.state.universe.datasets) == 4, "the last ones are remembered"
 
 
 def test_after_a_while_everything_unused_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
-    keeper = Upkeep(world.commons)
     come_and_go(world, 1)
-    keeper.look()
-    assert world.commons.universe.datasets and world.commons.pool.shelves and world.commons.pool.used
-    world.commons.now += upkeep._AFTER + 1
-    keeper.look()
-    assert not world.commons.universe.datasets and not world.commons.pool.shelves
-    assert not world.commons.pool.used
+    world.tell(Tidied())
+    assert world.state.universe.datasets and world.state.pool.shelves and world.state.pool.used
+    world.now += upkeep._AFTER + 1
+    world.tell(Tidied())
+    assert not world.state.universe.datasets and not world.state.pool.shelves
+    assert not world.state.pool.used
 
 
 def test_what_a_lost_job_may_still_read_is_not_forgotten() -> None:
     world = World()
-    keeper = Upkeep(world.commons, datasets=0, shelves=0)
+    keeper = Upkeep(world.state, datasets=0, shelves=0)
     job = Member(world, np.arange(16), batch=16)
     for _ in range(2):
         job.begin()
@@ -63,7 +63,7 @@ def test_what_a_lost_job_may_still_read_is_not_forgotten() -> None:
     assert any(work.reads for work in job.work.values())
     job.leave()
     keeper.look()
-    assert world.commons.universe.datasets
+    assert world.state.universe.datasets
     job.bury()
     keeper.look()
-    assert not world.commons.universe.datasets and not world.commons.pool.shelves
+    assert not world.state.universe.datasets and not world.state.pool.shelves

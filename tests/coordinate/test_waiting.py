@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from headrace.coordinate.events import Ticked
 from headrace.core.forms import Form
 from tests.coordinate.jobs import BYTES, Member, World, pair, prepared
 
@@ -34,12 +35,12 @@ def test_rows_do_not_wait_for_ever(how: str) -> None:
     elif how == "is gone":
         first.leave()
     else:
-        world.commons.now += 0.99 * world.commons.patience
-        world.commons.tick()
+        world.now += 0.99 * world.state.patience
+        world.tell(Ticked(1))
         world.deliver()
         assert not work.updated
-        world.commons.now += 0.02 * world.commons.patience
-        world.commons.tick()
+        world.now += 0.02 * world.state.patience
+        world.tell(Ticked(1))
         world.deliver()
     assert work.updated and (work.forms == Form.NONE).all()
     world.settle()
@@ -66,8 +67,8 @@ def test_a_paused_job_holds_nobody_up_before_any_size_is_known() -> None:
     _, second = pair(world, keys=("", "d", ""))
     second.ask()
     for _ in range(3):
-        world.commons.now += 2 * world.commons.patience
-        world.commons.tick()
+        world.now += 2 * world.state.patience
+        world.tell(Ticked(1))
         world.deliver()
     assert second.work, "the first job is paused, the second one is not"
 
@@ -86,7 +87,7 @@ def test_a_decoded_sample_that_is_waited_for_does_not_bring_back_an_augmented_on
     other.begin()
     other.ask()
     assert any(form == Form.DECODED for w in other.work.values() for _, form, _, _ in w.grants)
-    world.commons.pool.shelves[Form.DECODED, "d"].learn([BYTES[Form.DECODED]])
+    world.state.pool.shelves[Form.DECODED, "d"].learn([BYTES[Form.DECODED]])
     early.begin()
     early.ask()
     (waiting,) = early.work.values()

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from headrace.coordinate.events import Answer, Asked, Began, Came, Done, Event, Ticked, WasIdle
 from headrace.coordinate.messages import Spent, encoder
 from headrace.coordinate.protocol import (
     MOST_ASKS,
@@ -93,7 +94,7 @@ def test_a_batch_of_many_samples_is_drawn_like_any_other(host: service.Service, 
         fd = wire.as_memfd(identities(samples).tobytes())
         assert job.ask(Identities(), fd) == Joined(False)
         os.close(fd)
-        for shelf in host.commons.pool.shelves.values():
+        for shelf in host.commons.state.pool.shelves.values():
             shelf.learn([64])  # else only few would be granted memory at first
         job.tell(Begin(0, explicit=sampling == "uniform"))
         drawn = job.ask(Ask(np.arange(samples).tobytes() if sampling == "uniform" else b""))
@@ -106,8 +107,8 @@ def test_a_batch_of_many_samples_is_drawn_like_any_other(host: service.Service, 
         published[:, 3] = 64
         with closing(Caller("worker", "large")) as worker:
             worker.tell(Finished(drawn.ticket, 0, samples, published.tobytes()))
-            assert wait_until(lambda: not host.commons.tickets)
-    assert sum(map(len, host.commons.pool.shelves.values())) == len(published) > 0
+            assert wait_until(lambda: not host.commons.state.tickets)
+    assert sum(map(len, host.commons.state.pool.shelves.values())) == len(published) > 0
 
 
 def test_larger_batches_than_can_be_served_are_refused_with_a_reason(host: service.Service) -> None:
@@ -134,28 +135,28 @@ NOT_A_JOIN = {
 def test_a_join_that_makes_no_sense_leaves_nothing_behind(host: service.Service, name: str) -> None:
     with closing(join("first")), closing(Caller("job")) as job:
         refused(job, changed(**NOT_A_JOIN[name]))
-        assert len(host.commons.jobs) == len(host.commons.ranks) == 1
+        assert len(host.commons.state.jobs) == len(host.commons.state.ranks) == 1
         with closing(join("second")):
-            assert len(host.commons.jobs) == 2
+            assert len(host.commons.state.jobs) == 2
 
 
 def test_samples_of_one_key_have_one_size(host: service.Service) -> None:
     with closing(join("first")) as first, closing(Caller("job", "second")) as second:
         assert first.ask(Ping()) == Pong()
-        shelf = host.commons.pool.shelf(Form.AUGMENTED, "a", host.commons.universe.size, 100)
+        shelf = host.commons.state.pool.shelf(Form.AUGMENTED, "a", host.commons.state.universe.size, 100)
         answer = second.ask(changed(augmented="a", body=200))
         assert isinstance(answer, Refused) and "size" in answer.reason
-        assert len(host.commons.jobs) == 1 and not shelf.jobs
+        assert len(host.commons.state.jobs) == 1 and not shelf.jobs
 
 
 def test_who_joins_again_and_again_is_one_job_and_then_none(host: service.Service) -> None:
     with closing(join()) as job:
-        assert len(host.commons.jobs) == 1
+        assert len(host.commons.state.jobs) == 1
         refused(job, changed(group="another"))
     with closing(Caller("job")) as job:
         assert job.ask(changed(dataset="new", samples=10)) == Joined(True)
         refused(job, changed(dataset="newer", samples=10))
-    assert wait_until(lambda: not host.commons.jobs and not host.commons._joining)
+    assert wait_until(lambda: not host.commons.state.jobs and not host.commons.state.joining)
 
 
 @pytest.mark.parametrize(
@@ -170,14 +171,14 @@ def test_samples_that_there_are_not_are_noticed_before_they_have_to_wait(
     first = join("first")
     first.tell(Begin(0))
     assert isinstance(first.ask(Ask()), Drawn)
-    assert any(shelf.unsure for shelf in host.commons.pool.shelves.values())
+    assert any(shelf.unsure for shelf in host.commons.state.pool.shelves.values())
     with closing(first), closing(Caller("job", "second")) as second:
         assert second.ask(msgspec.structs.replace(terms("second", SAMPLES), sampling="uniform")) == Joined(
             False
         )
         second.tell(Begin(0, explicit=True))
         refused(second, Ask(indices if isinstance(indices, bytes) else indices.astype(np.int64).tobytes()))
-        assert wait_until(lambda: len(host.commons.jobs) == 1)
+        assert wait_until(lambda: len(host.commons.state.jobs) == 1)
 
 
 def test_who_asks_and_asks_is_heard_no_more(host: service.Service) -> None:
@@ -236,7 +237,7 @@ def test_identities_of_another_number_of_samples_are_refused(host: service.Servi
         fd = wire.as_memfd(identities(count).tobytes())
         refused(job, Identities(), fd)
         os.close(fd)
-    assert "new" not in host.commons.universe.datasets
+    assert "new" not in host.commons.state.universe.datasets
 
 
 @pytest.mark.parametrize(
@@ -286,7 +287,7 @@ def test_who_never_reads_has_to_go(
             for _ in range(20_000):
                 caller.tell(request_)
                 if isinstance(request_, Idle):
-                    caller.tell(Finished(host.commons._next_ticket - 1, 0, 8))
+                    caller.tell(Finished(host.commons.state.next_ticket - 1, 0, 8))
             raise AssertionError("it could go on for ever")
     assert wait_until(lambda: not host.connections)
 
@@ -344,7 +345,11 @@ def test_what_goes_wrong_in_the_host_itself_costs_one_connection(
     other.tell(Begin(0))
     with monkeypatch.context() as patch, closing(other), closing(join()) as job:
         worker = Caller("worker")
-        patch.setattr(host.commons, where, fail)
+        handle = host.commons.handle
+        asked = {"ask": Asked, "begin": Began, "join": Came, "finished": Done, "fill": WasIdle}[where]
+        patch.setattr(
+            host.commons, "handle", lambda event, now: fail() if type(event) is asked else handle(event, now)
+        )
         requests: dict[str, Request] = {
             "ask": Ask(), "begin": Begin(0), "join": changed(), "finished": Finished(1, 0, 1), "fill": Idle(),
         }  # fmt: skip
@@ -363,15 +368,15 @@ def test_a_host_that_keeps_failing_makes_way(
 ) -> None:
     """Its jobs are better off with another one. (Here one tick fails, so it stays.)"""
     ticks: list[int] = []
-    tick = host.commons.tick
+    handle = host.commons.handle
 
-    def fail() -> None:
-        ticks.append(1)
-        if len(ticks) <= 3:
+    def fail(event: Event, now: float) -> list[Answer]:
+        ticks.append(1) if type(event) is Ticked else None
+        if type(event) is Ticked and len(ticks) <= 3:
             raise KeyError("no such thing")
-        tick()
+        return handle(event, now)
 
-    monkeypatch.setattr(host.commons, "tick", fail)
+    monkeypatch.setattr(host.commons, "handle", fail)
     with closing(join()) as job:
         assert wait_until(lambda: job.ask(Ping()) == Pong() and len(ticks) > 5)
     assert not host._stop
@@ -401,7 +406,7 @@ def test_the_log_neither_grows_without_end_nor_fails(monkeypatch: pytest.MonkeyP
 
 def test_a_job_that_comes_back_has_its_workers_and_what_they_read_stays(host: service.Service) -> None:
     """It lost its connection, and not its host: its workers may still be at work for its last draws."""
-    shelves = host.commons.pool.shelves
+    shelves = host.commons.state.pool.shelves
 
     def read() -> list[set[int]]:
         return [set(shelf.busy) for shelf in shelves.values() if shelf.busy]
@@ -429,7 +434,7 @@ def test_a_job_that_comes_back_has_its_workers_and_what_they_read_stays(host: se
     drawn = again.ask(Ask())
     assert isinstance(drawn, Drawn)
     worker.tell(Finished(drawn.ticket, 0, 8))
-    assert wait_until(lambda: not host.commons.tickets), "the worker is not taken for another job's"
+    assert wait_until(lambda: not host.commons.state.tickets), "the worker is not taken for another job's"
     again.close()
     worker.close()
     assert wait_until(lambda: not read() and not host.workers)
@@ -450,9 +455,9 @@ def test_hundreds_of_datasets_with_long_names_are_told_and_forgotten(host: servi
             if number % 100 == 50:
                 status = control.status()
                 assert status is not None and any(one.name == label for one in status.datasets)
-    assert wait_until(lambda: not host.commons.jobs)
-    assert len(host.commons.universe.datasets) <= 20 and len(host.commons.pool.shelves) <= 60
-    assert host.commons.universe.size < 100
+    assert wait_until(lambda: not host.commons.state.jobs)
+    assert len(host.commons.state.universe.datasets) <= 20 and len(host.commons.state.pool.shelves) <= 60
+    assert host.commons.state.universe.size < 100
 
 
 def test_a_client_does_without_descriptors_for_a_while(
@@ -480,4 +485,4 @@ def test_a_client_does_without_descriptors_for_a_while(
 
 def test_welcome_is_what_jobs_and_workers_get(host: service.Service) -> None:
     with closing(join()), closing(Caller("worker")) as worker:
-        assert worker.answer == Welcome(host.commons.instance, host.span)
+        assert worker.answer == Welcome(host.commons.state.instance, host.span)

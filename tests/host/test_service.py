@@ -121,7 +121,7 @@ def idle_until_filled(worker: Caller) -> Fill:
 
 
 def used(host: service.Service) -> int:
-    return host.commons.pool.used
+    return host.commons.state.pool.used
 
 
 @pytest.mark.parametrize("dies", [True, False])
@@ -130,12 +130,12 @@ def test_what_a_worker_was_to_fill_is_free_again_when_it_is_gone(host: service.S
         job.tell(Begin(0))
         worker = Caller("worker")
         fill = idle_until_filled(worker)
-        assert used(host) > 0 and host.commons.tickets
+        assert used(host) > 0 and host.commons.state.tickets
         if dies:
             worker.close()
         else:
             worker.tell(Finished(fill.order.ticket, 0, fill.order.rows))
-        assert wait_until(lambda: not host.commons.tickets and not used(host))
+        assert wait_until(lambda: not host.commons.state.tickets and not used(host))
         worker.close()
 
 
@@ -147,7 +147,7 @@ def test_a_worker_has_one_fill_at_a_time(host: service.Service) -> None:
             worker.tell(Idle())
             worker.tell(Finished(fill.order.ticket, 0, fill.order.rows))
             assert idle_until_filled(worker).order.ticket != fill.order.ticket
-            assert len(host.commons.tickets) == 1
+            assert len(host.commons.state.tickets) == 1
 
 
 def test_memory_of_a_job_that_is_gone_is_free_once_its_workers_are_gone_too(host: service.Service) -> None:
@@ -159,7 +159,7 @@ def test_memory_of_a_job_that_is_gone_is_free_once_its_workers_are_gone_too(host
     assert isinstance(drawn, Drawn) and drawn.grants
     before = used(host)
     job.close()
-    assert wait_until(lambda: not host.commons.jobs)
+    assert wait_until(lambda: not host.commons.state.jobs)
     assert used(host) == before > 0
     worker.close()
     assert wait_until(lambda: not used(host))
@@ -190,8 +190,8 @@ def test_what_workers_said_counts_although_their_job_hung_up_before(
         job.close()
         worker.tell(Finished(drawn.ticket, 0, 8, np.array([row, form, offset, 100], np.int64).tobytes()))
         go_on.set()
-        assert wait_until(lambda: len(host.commons.jobs) == 1)
-    assert sum(len(shelf) for shelf in host.commons.pool.shelves.values()) == 1
+        assert wait_until(lambda: len(host.commons.state.jobs) == 1)
+    assert sum(len(shelf) for shelf in host.commons.state.pool.shelves.values()) == 1
     worker.close()
     other.close()
 
@@ -212,10 +212,10 @@ def test_a_job_that_ends_is_noticed_although_another_process_holds_its_connectio
             os._exit(0)
     with mine, theirs:
         _, held, _, _ = socket.recv_fds(mine, 1, 1)
-        assert len(held) == 1 and host.commons.jobs
+        assert len(held) == 1 and host.commons.state.jobs
         mine.send(b"x")
         os.waitpid(pid, 0)
-        assert wait_until(lambda: not host.commons.jobs)
+        assert wait_until(lambda: not host.commons.state.jobs)
         wire.close_all(held)
 
 
@@ -233,7 +233,7 @@ def test_rows_that_wait_are_prepared_by_their_own_job_when_the_host_is_gone(
     host: service.Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(join("first", samples=8)) as first, closing(SharedClient(lambda: identities(8))) as client:
-        for shelf in host.commons.pool.shelves.values():
+        for shelf in host.commons.state.pool.shelves.values():
             shelf.learn([100])  # else the second one would have to wait until sizes are known
         first.tell(Begin(0))
         assert isinstance(first.ask(Ask()), Drawn)
@@ -308,7 +308,7 @@ def test_requests_that_are_not_ones_to_make_end_the_connection_and_nothing_else(
 def test_a_job_of_the_same_name_takes_the_place_of_the_one_before(host: service.Service) -> None:
     with closing(join()) as old, closing(join()):
         assert old.heard() is None
-        assert len(host.commons.jobs) == 1
+        assert len(host.commons.state.jobs) == 1
 
 
 def test_garbage_ends_its_connection_only(host: service.Service) -> None:

@@ -77,7 +77,7 @@ def test_ranks_on_several_machines_share_one_epoch() -> None:
     assert deliveries.check(simulation) == 2
     check_uses(simulation)
     for node in simulation.nodes:
-        assert len(node.commons.universe.datasets) == 1 and node.commons.decodes > 0
+        assert len(node.commons.state.universe.datasets) == 1 and node.commons.state.decodes > 0
 
 
 @pytest.mark.parametrize("loader", ["shared", "alone", "plain"])

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def describe(service: Service) -> HostStatus:
     """The status of a host."""
-    commons = service.commons
+    commons = service.commons.state
     pool = commons.pool
     jobs = []
     for job, rank in commons.ranks.values():

@@ -20,9 +20,24 @@ import time
 from collections import Counter
 
 import msgspec
-import numpy as np
 
 from headrace.coordinate.commons import Commons
+from headrace.coordinate.events import (
+    Asked,
+    Began,
+    Buried,
+    Came,
+    Done,
+    Emptied,
+    Event,
+    Filled,
+    GiveBack,
+    Gone,
+    Named,
+    Ticked,
+    Tidied,
+    WasIdle,
+)
 from headrace.coordinate.messages import encoder
 from headrace.coordinate.protocol import (
     Ask,
@@ -44,7 +59,6 @@ from headrace.coordinate.protocol import (
     Welcome,
     decode_request,
 )
-from headrace.coordinate.upkeep import Upkeep
 from headrace.core.errors import ProtocolError
 from headrace.core.memory import available_memory, usable_cpus
 from headrace.core.sparse import make_addresses, punch, resident
@@ -91,9 +105,11 @@ class Service:
         self._memory = os.memfd_create("headrace-cache", os.MFD_CLOEXEC)
         self.span = make_addresses(self._memory)
         instance = secrets.randbits(62) + 1
-        self.commons = Commons(instance=instance, nonce=secrets.randbits(64), span=self.span)
-        self.commons.division.cpus = usable_cpus()
-        self._upkeep = Upkeep(self.commons)
+        self.commons = Commons(
+            instance=instance, nonce=secrets.randbits(64), span=self.span, cpus=usable_cpus()
+        )
+        self._answers: list[tuple[int, Reply]] = []
+        """What is to be told to whom."""
         self.connections: dict[int, Connection] = {}
         """By descriptor: of the socket, and of the process."""
         self._by_pid: Counter[int] = Counter()
@@ -129,7 +145,7 @@ class Service:
         self.close()
 
     def _turn(self) -> None:
-        waited_for = any(ticket.waiting for ticket in self.commons.tickets.values())
+        waited_for = any(ticket.waiting for ticket in self.commons.state.tickets.values())
         ready = self._epoll.poll(_TICK if waited_for or self._overfull or self._resting else _LOOK)
         if time.monotonic() - self._turned > self._longest:
             # Jobs may have given this host up, and still read what it would give to others.
@@ -137,14 +153,13 @@ class Service:
             self._stop = True
             return
         for fd, events in ready:
-            self.commons.now = time.monotonic()
             connection = self.connections.get(fd)
             if connection is None:
                 self._accept()
             else:
                 self._serve(connection, fd, events)
             self._send_replies()
-        now = self._turned = self.commons.now = time.monotonic()
+        now = self._turned = time.monotonic()
         if self._resting and now >= self._resting:
             self._resting = 0.0
             self._epoll.register(self._claimed.listener, select.EPOLLIN)
@@ -158,18 +173,15 @@ class Service:
             self._look(now)
             found = self._claimed.in_place()
             if not self._jobs and now - self._quiet_since >= (self._idle if found else 0.0):
-                if (
-                    found and self.commons.absent.awaited
-                ):  # a rank may come that only this host knows the samples of
-                    self.commons.pool.set_budget(0, None)
+                if found and self.commons.state.absent.awaited:
+                    self._tell(Emptied())  # a rank may come that only this host knows the samples of
                 else:
                     self._stop = True
 
     def _tick(self) -> None:
         try:
             workers = {worker for some in self.workers.values() for worker in some}
-            self.commons.division.workers = len(workers)
-            self.commons.tick()
+            self._tell(Ticked(len(workers)))
             self._send_replies()
             self._give_memory_back()
             self._failures = 0
@@ -182,7 +194,7 @@ class Service:
             if (connection.leaving or not connection.role) and now - connection.since > _HELLO:
                 self._drop(connection)
         try:
-            self._upkeep.look()
+            self._tell(Tidied())
         except Exception as error:
             self._broken(error)
         self._send_replies()
@@ -199,10 +211,9 @@ class Service:
         until = time.monotonic() + _FOR_MEMORY
         self._overfull = True
         while self._overfull and time.monotonic() < until:
-            ranges = self.commons.pool.loose(resident(self._memory))
-            self._overfull = bool(ranges)
-            for start, end in ranges:
-                punch(self._memory, start, end)
+            self._overfull = False
+            self._tell(Filled(resident(self._memory)))
+            self._send_replies()
 
     def stop(self) -> None:
         """End after the present round."""
@@ -322,7 +333,7 @@ class Service:
                 self._open(connection)
             if hello.role != "control":
                 shared = (self._memory,)
-            self._reply(connection, Welcome(self.commons.instance, self.span), shared)
+            self._reply(connection, Welcome(self.commons.state.instance, self.span), shared)
 
     def _open(self, connection: Connection) -> None:
         before = self._tokens.get(connection.token)
@@ -351,16 +362,16 @@ class Service:
     def _job_request(self, connection: Connection, request: Request, fds: list[int]) -> None:
         commons, session = self.commons, connection.session
         if isinstance(request, Ask):
-            commons.ask(session, request.indices)
+            self._tell(Asked(session, request.indices))
         elif isinstance(request, Finished):
-            commons.finished(session, request)
+            self._tell(Done(session, request))
         elif isinstance(request, Ping):
             self._reply(connection, Pong())
         elif isinstance(request, Begin):
             progress = wire.from_memfd(fds[0], commons.progress_limit(session)) if fds else None
-            commons.begin(session, request, progress)
+            self._tell(Began(session, request, progress))
         elif isinstance(request, Join):
-            self._reply(connection, commons.join(session, connection.token, connection.pid, request))
+            self._tell(Came(session, connection.token, connection.pid, request))
         elif isinstance(request, Identities) and fds:
             self._identities(connection, fds[0])
         else:
@@ -371,33 +382,43 @@ class Service:
         if size > _SMALL and _COPIES * size > available_memory():
             self._refuse(connection, f"there is no memory to number {size // 16} samples")
             return
-        table = np.frombuffer(wire.from_memfd(fd, size), np.uint8)
-        self._reply(connection, self.commons.identities(connection.session, table))
+        self._tell(Named(connection.session, wire.from_memfd(fd, size)))
         self._turned = time.monotonic()  # of very many samples that takes long, and is no standing still
 
     def _worker_request(self, connection: Connection, request: Request) -> None:
         if isinstance(request, Finished):
-            self.commons.finished(connection.session, request)
-            if connection.fill is not None and connection.fill[0] not in self.commons.tickets:
+            self._tell(Done(connection.session, request))
+            if connection.fill is not None and connection.fill[0] not in self.commons.state.tickets:
                 connection.fill = None
         elif isinstance(request, Idle):
             if connection.fill is None:
-                order = self.commons.fill(connection.session)
-                if order is not None:
-                    connection.fill = (order.ticket, order.rows)
-                    self._reply(connection, Fill(order))
+                self._tell(WasIdle(connection.session), connection)
         else:
             raise ProtocolError(f"{type(request).__name__} from a worker")
 
     # -- replies -----------------------------------------------------------------------------------------------
 
+    def _tell(self, event: Event, worker: Connection | None = None) -> None:
+        """Tell the commons what happened. ``worker``: who has nothing to do, if that is what happened."""
+        for session, answer in self.commons.handle(event, time.monotonic()):
+            if isinstance(answer, Fill):
+                assert worker is not None
+                worker.fill = (answer.order.ticket, answer.order.rows)
+                self._reply(worker, answer)
+            elif isinstance(answer, GiveBack):
+                self._overfull = True
+                for start, end in answer.ranges:
+                    punch(self._memory, start, end)
+            else:
+                self._answers.append((session, answer))
+
     def _send_replies(self) -> None:
-        while self.commons.out:
-            out, self.commons.out = self.commons.out, []
-            for session, reply in out:
+        while self._answers:
+            answers, self._answers = self._answers, []
+            for session, answer in answers:
                 connection = self._jobs.get(session)
                 if connection is not None:
-                    self._reply(connection, reply)
+                    self._reply(connection, answer)
 
     def _reply(self, connection: Connection, reply: Reply, fds: tuple[int, ...] = ()) -> None:
         if connection.gone:
@@ -458,17 +479,17 @@ class Service:
         if connection.role == "job":
             del self._jobs[session]
             del self._tokens[connection.token]
-            self.commons.gone(session)
-            self._upkeep.look()
+            self._tell(Gone(session))
+            self._tell(Tidied())
         elif connection.role == "worker":
             if connection.fill is not None:
                 ticket, rows = connection.fill
-                self.commons.finished(session, Finished(ticket, 0, rows))
+                self._tell(Done(session, Finished(ticket, 0, rows)))
             for workers in self.workers.values():
                 workers.discard(connection)
         for over in [one for one, workers in self.workers.items() if not workers and one not in self._jobs]:
             del self.workers[over]
-            self.commons.buried(over)
+            self._tell(Buried(over))
 
 
 def main() -> None:

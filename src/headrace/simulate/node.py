@@ -13,7 +13,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.coordinate.commons import Commons
-from headrace.coordinate.protocol import Ask, Begin, Finished, Join, Refused, Reply, Update
+from headrace.coordinate.events import (
+    Asked,
+    Began,
+    Buried,
+    Came,
+    Done,
+    Event,
+    GiveBack,
+    Gone,
+    Ticked,
+    WasIdle,
+)
+from headrace.coordinate.messages import Order
+from headrace.coordinate.protocol import Ask, Begin, Fill, Finished, Join, Refused, Reply, Update
 from headrace.coordinate.universe import Universe
 from headrace.core import random as rnd
 from headrace.core.errors import OptionError
@@ -67,8 +80,11 @@ class Node:
         self.cpus, self.speed, self.costs = cpus, speed, costs
         self.network, self.storage, self._latency = network, storage, latency
         self.host = Thread(clock, self.processors)
-        self.commons = Commons(instance=1, nonce=rnd.key(seed, number), span=_SPAN, universe=universe)
-        self.commons.division.cpus = cpus
+        self.commons = Commons(
+            instance=1, nonce=rnd.key(seed, number), span=_SPAN, universe=universe, cpus=cpus
+        )
+        self.workers = 1
+        """Processes of all jobs."""
         self._pages: OrderedDict[int, None] = OrderedDict()
         self._most_pages = pages
         self._sessions: dict[int, Session] = {}
@@ -80,8 +96,8 @@ class Node:
     def join(self, session: Session, join: Join) -> int:
         """A rank comes; its number."""
         self._opened += 1
-        self.commons.now = self.clock.now
-        answer = self.commons.join(self._opened, f"rank {self._opened}", 0, join)
+        came = Came(self._opened, f"rank {self._opened}", 0, join)
+        ((_, answer),) = self.commons.handle(came, self.clock.now)
         if isinstance(answer, Refused):
             raise OptionError(f"{join.name}: {answer.reason}")
         if not self._ticking:
@@ -94,33 +110,36 @@ class Node:
     def leave(self, number: int) -> None:
         """A rank goes, and all its workers with it."""
         del self._sessions[number]
-        self.commons.now = self.clock.now
-        self.commons.gone(number)
-        self.commons.buried(number)
-        self._deliver()
+        self._handle(Gone(number))
+        self._handle(Buried(number))
 
     def ask(self, number: int, request: Begin | Ask, rows: int) -> None:
         """A rank begins an epoch, or asks for a draw of so many rows."""
         if isinstance(request, Begin):
-            self.host.do(0.0, self._call, number, self.commons.begin, (number, request, None))
+            self.host.do(0.0, self._call, Began(number, request))
         else:
             seconds = self.costs.draw + rows * self.costs.row
-            self.host.do(seconds, self._call, number, self.commons.ask, (number, request.indices))
+            self.host.do(seconds, self._call, Asked(number, request.indices))
 
     def report(self, number: int, finished: Finished) -> None:
         """A worker of a rank is done with an order."""
         seconds = self.costs.report + len(finished.published) // 32 * self.costs.store
-        self.host.do(seconds, self._call, number, self.commons.finished, (number, finished))
+        self.host.do(seconds, self._call, Done(number, finished))
 
-    def _call(self, number: int, call: Call, arguments: tuple[Any, ...]) -> None:
-        if number in self._sessions:  # what somebody said who has left since does not matter any more
-            self.commons.now = self.clock.now
-            call(*arguments)
-            self._deliver()
+    def _call(self, event: Began | Asked | Done) -> None:
+        if event.session in self._sessions:  # what somebody said who has left since does not matter any more
+            self._handle(event)
 
-    def _deliver(self) -> None:
-        out, self.commons.out = self.commons.out, []
-        for number, reply in out:
+    def fill(self, number: int) -> Order | None:
+        """Something for an idle worker of a rank to prepare, if there is anything."""
+        for _, answer in self.commons.handle(WasIdle(number), self.clock.now):
+            assert isinstance(answer, Fill)
+            return answer.order
+        return None
+
+    def _handle(self, event: Event) -> None:
+        for number, reply in self.commons.handle(event, self.clock.now):
+            assert not isinstance(reply, GiveBack)
             if isinstance(reply, Update):
                 self.host.do(len(reply.forms) * self.costs.wait, _nothing)
             session = self._sessions.get(number)
@@ -131,20 +150,16 @@ class Node:
         self._ticking = bool(self._sessions)
         if not self._sessions:
             return
-        self.commons.now = self.clock.now
-        self.commons.tick()
-        self._deliver()
+        self._handle(Ticked(self.workers))
         self.clock.after(TICK, self._tick)
 
     def _offer(self) -> None:
         if not self._ticking:
             return
         # A host that has draws under way gives nothing to idle workers, so there is no use in asking it.
-        if all(ticket.fill for ticket in self.commons.tickets.values()):
-            self.commons.now = self.clock.now
+        if all(ticket.fill for ticket in self.commons.state.tickets.values()):
             for session in list(self._sessions.values()):
                 session.offer()
-            self._deliver()
         self.clock.after(OFFER, self._offer)
 
     # -- storage -----------------------------------------------------------------------------------------------
@@ -203,7 +218,7 @@ class Node:
             self.host.spent,
             self.network.used() if self.network is not None else 0.0,
             self.storage.used() if self.storage is not None else 0.0,
-            self.commons.pool.evictions,
+            self.commons.state.pool.evictions,
         )
 
 

@@ -81,7 +81,7 @@ class Rank:
             2 * people.processes if rows is None else ahead_at_first(job.batch, self.hands, rows, **shared)
         )
         self._most_ahead = max(4, 2 * people.processes)
-        node.commons.division.workers += people.processes
+        node.workers += people.processes
         self.crew = Crew(self, node, people.processes, threads, pipelined=not plain)
         self._catalogue: HostCatalogue | OwnCatalogue
         self._splitter: Splitter | None = None
@@ -228,7 +228,7 @@ class Rank:
     def offer(self) -> None:
         """See ``Session``."""
         for worker in self.crew.idle():
-            order = self.node.commons.fill(self.session)
+            order = self.node.fill(self.session)
             if order is None:
                 return
             self._fill(worker, order)

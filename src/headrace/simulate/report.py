@@ -176,7 +176,7 @@ def _nodes(
     steps = sum(late)
     found = []
     for node, use in zip(simulation.nodes, uses, strict=True):
-        network, storage, pool = node.network, node.storage, node.commons.pool
+        network, storage, pool = node.network, node.storage, node.commons.state.pool
         cached: dict[str, int] = {}
         for shelf in pool.shelves.values():
             name = shelf.form.name.lower()

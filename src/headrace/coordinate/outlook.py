@@ -1,12 +1,12 @@
-"""What the cache looks like to a job that is about to draw."""
+"""What the cache looks like to a job that is about to draw, and whether it had better wait a moment."""
 
 from __future__ import annotations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.coordinate.fills import Fills
 from headrace.coordinate.members import Job, Rank
+from headrace.coordinate.state import State
 from headrace.core.bits import at_least, count, test
 from headrace.core.forms import Form
 from headrace.sampling import View
@@ -14,23 +14,26 @@ from headrace.sampling import View
 Ids = NDArray[np.int64]
 
 
-class Views(Fills):
+class Outlook:
     """Tells a sampler what is ready, what is coming, and how much more can be kept."""
 
-    def _peers(self, job: Job) -> tuple[int, ...]:
+    def __init__(self, state: State) -> None:
+        self._state = state
+
+    def peers(self, job: Job) -> tuple[int, ...]:
         """Jobs that could share what is prepared for this one."""
         peers: set[int] = set()
         for shelf in job.shelves.values():
             peers |= shelf.jobs
         return tuple(sorted(peers - {job.number}))
 
-    def _view(self, job: Job) -> View:
-        peers = self._peers(job)
+    def view(self, job: Job) -> View:
+        peers = self.peers(job)
         augmented, decoded = job.shelves.get(Form.AUGMENTED), job.shelves.get(Form.DECODED)
         encoded = job.shelves.get(Form.ENCODED)
         ready = []
         later = None
-        pending = np.zeros(-(-self.universe.size // 64), np.uint64)
+        pending = np.zeros(-(-self._state.universe.size // 64), np.uint64)
         if augmented is not None and job.stale is not None:
             fresh = ~job.stale.words
             ready.append(augmented.cached.words & fresh)
@@ -45,31 +48,37 @@ class Views(Fills):
                     cached = cached & ~(augmented.cached.words | augmented.pending.words)
                 ready.append(cached)
         # Encoded ones that have a part of their own stay there, and taken in turn they leave storage time to work.
-        if encoded is not None and peers and (not self.pool.limited or encoded.jobs - self._content(job)):
+        if (
+            encoded is not None
+            and peers
+            and (not self._state.pool.limited or encoded.jobs - self._state.content(job))
+        ):
             ready.append(encoded.cached.words)
         room = self._room(job)
         if 0 < room < 1 << 60:
-            self.pool.reconsider()
+            self._state.pool.reconsider()
         return View(tuple(ready), pending, peers, room, later)
 
     def _room(self, job: Job) -> int:
         """How many samples that this job prepares could be kept without losing what others need."""
         augmented, decoded = job.shelves.get(Form.AUGMENTED), job.shelves.get(Form.DECODED)
-        if augmented is not None and len(augmented.jobs) > 1 and self.pool.allows(Form.AUGMENTED):
-            displaced = sum(shelf.bytes for shelf in self.pool.shelves.values() if shelf.form == Form.DECODED)
+        if augmented is not None and len(augmented.jobs) > 1 and self._state.pool.allows(Form.AUGMENTED):
+            displaced = sum(
+                shelf.bytes for shelf in self._state.pool.shelves.values() if shelf.form == Form.DECODED
+            )
             if displaced:
                 return 1 << 61
-            return self.pool.room(Form.AUGMENTED) // augmented.expected
-        if decoded is None or len(decoded.jobs) < 2 or not self.pool.allows(Form.DECODED):
+            return self._state.pool.room(Form.AUGMENTED) // augmented.expected
+        if decoded is None or len(decoded.jobs) < 2 or not self._state.pool.allows(Form.DECODED):
             return 1 << 62
         used_up = decoded.cached.words
         for number in decoded.jobs:
-            used_up = used_up & ~self.remaining.words(number)
+            used_up = used_up & ~self._state.remaining.words(number)
         reading = np.fromiter(decoded.busy, np.int64, len(decoded.busy))
-        free = self.pool.room(Form.DECODED) // decoded.expected
+        free = self._state.pool.room(Form.DECODED) // decoded.expected
         return free + count(used_up) - int(np.count_nonzero(test(used_up, reading)))
 
-    def _should_wait(self, job: Job, rank: Rank, view: View, count: int) -> bool:
+    def should_wait(self, job: Job, rank: Rank, view: View, count: int) -> bool:
         """Whether a draw had better wait a moment, for the rank has others under way.
 
         What it would prepare now could not be kept, and so would be prepared again for others, although room
@@ -80,5 +89,5 @@ class Views(Fills):
         found = view.pending.copy()
         for ready in view.ready:
             found |= ready
-        found &= self.remaining.words(job.number)
+        found &= self._state.remaining.words(job.number)
         return not at_least(found, count - view.room)

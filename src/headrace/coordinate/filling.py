@@ -5,10 +5,13 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.coordinate.desk import Desk
+from headrace.coordinate.admission import Admission
+from headrace.coordinate.entering import Entering
+from headrace.coordinate.finishing import Finishing
 from headrace.coordinate.members import Job
 from headrace.coordinate.messages import Order
 from headrace.coordinate.shelf import Shelf
+from headrace.coordinate.state import State
 from headrace.core import random as rnd
 from headrace.core.bits import choose, count
 from headrace.core.forms import Form
@@ -19,45 +22,55 @@ _FILL = 8
 """Samples of a fill: little enough that a worker's own job hardly waits for it."""
 
 
-class Fills(Desk):
+class Filling:
     """Finds something for idle hands to do."""
+
+    def __init__(self, state: State, entering: Entering, admission: Admission, finishing: Finishing) -> None:
+        self._state = state
+        self._entering = entering
+        self._admission = admission
+        self._finishing = finishing
 
     def fill(self, session: int) -> Order | None:
         """Something for an idle worker of a job to prepare into the cache: what most jobs still need."""
-        if session not in self.ranks:
+        if session not in self._state.ranks:
             return None
-        job, _ = self.ranks[session]
+        job, _ = self._state.ranks[session]
         shelf = self._shelf_to_fill(job)
-        if shelf is None or self.pool.eviction.name == "none" or not job.fills:
+        if shelf is None or self._state.pool.eviction.name == "none" or not job.fills:
             return None
         # Somebody else's workers have something to do, so there is no time to spare, only this worker's turn.
-        if any(not ticket.fill and ticket.id not in self._late for ticket in self.tickets.values()):
+        if any(
+            not ticket.fill and ticket.id not in self._state.late for ticket in self._state.tickets.values()
+        ):
             return None
-        room = self.pool.room(Form.AUGMENTED) if shelf.form == Form.AUGMENTED else self.pool.spare
-        if room < _FILL * self.pool.size_for(shelf):
+        room = (
+            self._state.pool.room(Form.AUGMENTED) if shelf.form == Form.AUGMENTED else self._state.pool.spare
+        )
+        if room < _FILL * self._state.pool.size_for(shelf):
             return None
         decoded = job.shelves.get(Form.DECODED)
         cached = shelf.cached.words | shelf.pending.words
         if decoded is not None:
             cached = cached | decoded.cached.words | decoded.pending.words
-        wanted = job.dataset.bits(self.universe.size).words & ~cached
+        wanted = job.dataset.bits(self._state.universe.size).words & ~cached
         ids = self._most_needed(shelf, wanted)
         if not len(ids):
             return None
-        dress, _ = self._enter_rows(job, ids, may_wait=False)
-        ticket = self._ticket(job, session, -1, ids, dress, fill=True)
-        self._read(ticket, np.arange(len(ids)))
+        dress, _ = self._entering.enter(job, ids, may_wait=False)
+        ticket = self._state.make_ticket(job, session, -1, ids, dress, fill=True)
+        self._entering.read(ticket, np.arange(len(ids)))
         if shelf.form == Form.AUGMENTED:
-            self._grant(
-                ticket, shelf, np.arange(len(ids)), ids, self._fresh_needs(shelf, ids), len(shelf.jobs)
+            self._admission.grant(
+                ticket, shelf, np.arange(len(ids)), ids, self._state.fresh_needs(shelf, ids), len(shelf.jobs)
             )
         else:
-            self._keep(job, ticket, np.arange(len(ids)))
+            self._admission.keep(job, ticket, np.arange(len(ids)))
         if not ticket.blocks:
-            self._close_rows(ticket, np.arange(len(ids)))
+            self._finishing.close_rows(ticket, np.arange(len(ids)))
             return None
-        self.refills += len(ids)
-        seed, key = self._randomness(ticket)
+        self._state.refills += len(ids)
+        seed, key = self._state.randomness(ticket)
         grants = [(int(form), offset, size) for offset, (_, form, size) in ticket.blocks.items()]
         return Order(
             id=ticket.id,
@@ -74,7 +87,7 @@ class Fills(Desk):
             lengths=dress.lengths.tobytes(),
             keep=dress.keep.tobytes(),
             grants=np.array(grants, np.int64).tobytes(),
-            instance=self.instance,
+            instance=self._state.instance,
             ticket=ticket.id,
             fill=True,
         )
@@ -82,18 +95,18 @@ class Fills(Desk):
     def _shelf_to_fill(self, job: Job) -> Shelf | None:
         """What others can use augmented is prepared for them. For a job alone, what lasts is worth more."""
         augmented = job.shelves.get(Form.AUGMENTED)
-        if augmented is not None and len(augmented.jobs) > 1 and self.pool.allows(Form.AUGMENTED):
+        if augmented is not None and len(augmented.jobs) > 1 and self._state.pool.allows(Form.AUGMENTED):
             return augmented
-        return job.shelves.get(Form.DECODED) if self.pool.allows(Form.DECODED) else None
+        return job.shelves.get(Form.DECODED) if self._state.pool.allows(Form.DECODED) else None
 
     def _most_needed(self, shelf: Shelf, wanted: NDArray[np.uint64]) -> Ids:
         """A few samples that as many jobs as possible still need."""
         best: NDArray[np.uint64] | None = None
-        left = sorted(shelf.jobs, key=lambda number: -self.remaining.left(number))
+        left = sorted(shelf.jobs, key=lambda number: -self._state.remaining.left(number))
         for number in left[:16]:
-            words = (wanted if best is None else best) & self.remaining.bits(number).words
+            words = (wanted if best is None else best) & self._state.remaining.bits(number).words
             if count(words) >= (_FILL if best is not None else 1):
                 best = words
         if best is None:
             return np.zeros(0, np.int64)
-        return choose(best, _FILL, rnd.key(self.nonce, 1, self._next_ticket))
+        return choose(best, _FILL, rnd.key(self._state.nonce, 1, self._state.next_ticket))

@@ -1,0 +1,99 @@
+"""What happens to a shared host, as its commons are told. Plain data: a log of events can be written and replayed."""
+
+from __future__ import annotations
+
+import msgspec
+
+from headrace.coordinate.protocol import Begin, Finished, Join, Reply
+
+
+class Came(msgspec.Struct, tag="came", array_like=True, frozen=True):
+    """A rank wants to share."""
+
+    session: int
+    token: str
+    pid: int
+    join: Join
+
+
+class Named(msgspec.Struct, tag="named", array_like=True, frozen=True):
+    """A rank names the samples of a dataset that was not known: 16 bytes of identity each."""
+
+    session: int
+    identities: bytes
+
+
+class Began(msgspec.Struct, tag="began", array_like=True, frozen=True):
+    """A rank begins an epoch, or goes on with one that another host began, of which it knows ``progress``."""
+
+    session: int
+    begin: Begin
+    progress: bytes | None = None
+
+
+class Asked(msgspec.Struct, tag="asked", array_like=True, frozen=True):
+    """A rank asks for a draw; ``indices`` where it drew for itself."""
+
+    session: int
+    indices: bytes = b""
+
+
+class Done(msgspec.Struct, tag="done", array_like=True, frozen=True):
+    """Rows are prepared, or given up."""
+
+    session: int
+    finished: Finished
+
+
+class WasIdle(msgspec.Struct, tag="idle", array_like=True, frozen=True):
+    """A worker of a rank has nothing to do."""
+
+    session: int
+
+
+class Gone(msgspec.Struct, tag="gone", array_like=True, frozen=True):
+    """A rank is gone. Its workers may go on for a moment."""
+
+    session: int
+
+
+class Buried(msgspec.Struct, tag="buried", array_like=True, frozen=True):
+    """Nothing of a rank that is gone runs any more."""
+
+    session: int
+
+
+class Ticked(msgspec.Struct, tag="ticked", array_like=True, frozen=True):
+    """Time has passed. ``workers``: processes of all jobs."""
+
+    workers: int
+
+
+class Tidied(msgspec.Struct, tag="tidied", array_like=True, frozen=True):
+    """It is time to forget what nobody uses."""
+
+
+class Emptied(msgspec.Struct, tag="emptied", array_like=True, frozen=True):
+    """Nobody is there, and the cache is to let go of its memory."""
+
+
+class Filled(msgspec.Struct, tag="filled", array_like=True, frozen=True):
+    """The machine holds so many bytes for the cache."""
+
+    resident: int
+
+
+Event = Came | Named | Began | Asked | Done | WasIdle | Gone | Buried | Ticked | Tidied | Emptied | Filled
+
+
+class GiveBack(msgspec.Struct, tag="give_back", array_like=True, frozen=True):
+    """To the host itself: ranges of the cache's memory that the machine can have back."""
+
+    ranges: list[tuple[int, int]]
+
+
+HOST = 0
+"""The session that stands for the host itself."""
+
+Answer = tuple[int, Reply | GiveBack]
+"""Whom to tell what."""

@@ -163,11 +163,11 @@ class _Walk:
 
     def _add_array(self, value: Any) -> None:
         self.token("array", f"{isinstance(value, np.generic)} {value.dtype!r} {value.shape}".encode())
-        mapped = _mapped(value)
+        file = mapped(value)
         if value.dtype.kind == "O":
             self.many("objects", value.tolist())
-        elif mapped is not None:
-            self.many("file", mapped)
+        elif file is not None:
+            self.many("file", file)
         else:
             self._allowance.take(value.nbytes, f"array of {show_size(value.nbytes)}")
             self.token("data", np.ascontiguousarray(value).tobytes())
@@ -326,7 +326,7 @@ class _Walk:
         self.token("tool", str(getattr(value, "name", "")).encode("utf-8", "replace"))
 
 
-def _mapped(value: Any) -> tuple[Any, ...] | None:
+def mapped(value: Any) -> tuple[Any, ...] | None:
     """For an array in a file that is mapped to be read only: which file, and where in it."""
     owner = value
     while isinstance(owner, np.ndarray):

@@ -71,14 +71,18 @@ class Op:
 
     def plain(self) -> Any:
         """The definition as plain data, for fingerprints."""
-        fields = dataclasses.fields(self)  # type: ignore[arg-type]
         kind = type(self)
         own = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
         name = kind.__name__ if own else kind  # a class of the user's own counts by its code
-        return [name, {field.name: getattr(self, field.name) for field in fields}]
+        return [name, options_of(self)]
 
     def __str__(self) -> str:
         return self.shows or type(self).__name__
+
+
+def options_of(step: Any) -> dict[str, Any]:
+    """What a step was made with, by name: what fingerprints are taken of, and what is written down of it."""
+    return {field.name: getattr(step, field.name) for field in dataclasses.fields(step)}
 
 
 def check_probability(op: str, p: float) -> None:

@@ -152,6 +152,29 @@ class Recipe:
             self.subset(np.sort(order[end - count : end])) for count, end in zip(counts, ends, strict=True)
         )
 
+    def to_dict(self, *, source: bool = True) -> dict[str, Any]:
+        """The recipe as plain data, which ``json`` can write; ``from_dict`` makes an equal one of it.
+
+        Code of your own is written by its import path, so it has to have one. ``source=False`` leaves the source out,
+        for one that is more than its arguments.
+        """
+        from headrace.recipes.plain import to_plain
+
+        return to_plain(self, source=source)
+
+    @classmethod
+    def from_dict(
+        cls, data: dict[str, Any], *, source: Source | None = None, trust_code: bool = False
+    ) -> Recipe:
+        """The recipe that ``to_dict`` was called on: equal fingerprints, equal samples.
+
+        ``source``: in the place of the one that is written. ``trust_code``: code that the recipe names is imported,
+        which runs it; without it, such a recipe is refused.
+        """
+        from headrace.recipes.plain import from_plain
+
+        return cls(**from_plain(data, source=source, trust_code=trust_code))
+
     @cached_property
     def lead(self) -> int:
         """How many leading steps belong to the decoded form: the deterministic ones.

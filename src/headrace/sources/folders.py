@@ -44,15 +44,25 @@ def folder(
     if not os.path.isdir(path):
         what = "is not a folder" if os.path.exists(path) else "does not exist"
         raise OptionError(f"folder({path!r}) {what}; expected a folder of samples")
-    if manifest is not None:
-        return _from_manifest(path, os.path.join(path, os.fspath(manifest)), max_bytes)
+    listing = None if manifest is None else os.path.join(path, os.fspath(manifest))
+    options: dict[str, Any] = {"max_bytes": max_bytes}
+    options["listed"] = {
+        "root": path,
+        "extensions": None if extensions is None else tuple(extensions),
+        "manifest": listing,
+        "labels": bool(labels),
+        "followlinks": bool(followlinks),
+        "allow_empty": bool(allow_empty),
+    }
+    if listing is not None:
+        return _from_manifest(path, listing, options)
     suffixes = None if extensions is None else tuple(os.fsencode(e.lower()) for e in extensions)
     top = os.fsencode(path)
     if not labels:
         found = _files_below(top, b"", suffixes, followlinks)
         if not found:
             raise OptionError(f"folder({path!r}, labels=False) has no files ending in {_shown(extensions)}")
-        return FileSource(PathTable(path, found), max_bytes=max_bytes)
+        return FileSource(PathTable(path, found), **options)
     names = sorted(
         entry.name
         for entry in os.scandir(top)
@@ -80,7 +90,7 @@ def folder(
         raise OptionError(f"no class folder of folder({path!r}) has a file ending in {_shown(extensions)}")
     targets = np.repeat(np.arange(len(names), dtype=np.int64), counts)
     classes = [os.fsdecode(name) for name in names]
-    return FileSource(PathTable(path, paths), targets, classes=classes, max_bytes=max_bytes)
+    return FileSource(PathTable(path, paths), targets, classes=classes, **options)
 
 
 def _shown(extensions: Sequence[str] | None) -> str:
@@ -117,7 +127,7 @@ def _files_below(
     return [os.path.join(relative, name) for relative in sorted(listings) for name in listings[relative]]
 
 
-def _from_manifest(root: str, path: str, max_bytes: int | str) -> FileSource:
+def _from_manifest(root: str, path: str, options: dict[str, Any]) -> FileSource:
     if not os.path.isfile(path):
         raise OptionError(f"manifest {path!r} does not exist; its path is taken from the folder {root!r}")
     if path.endswith(".json"):
@@ -130,7 +140,7 @@ def _from_manifest(root: str, path: str, max_bytes: int | str) -> FileSource:
         raise OptionError(f"manifest {path!r} lists no files")
     targets, classes = _numbered([label for _, label in pairs])
     table = PathTable(root, (os.fsencode(name) for name, _ in pairs))
-    return FileSource(table, targets, classes=classes, max_bytes=max_bytes)
+    return FileSource(table, targets, classes=classes, **options)
 
 
 def _json_pairs(path: str) -> list[tuple[str, Any]]:

@@ -7,7 +7,7 @@ import errno
 import hashlib
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,9 @@ class FileSource:
         classes: Sequence[str] | None = None,
         encoded: bool = True,
         max_bytes: int | str = MAX_BYTES,
+        listed: Mapping[str, Any] | None = None,
     ) -> None:
+        """``listed``: the arguments of ``folder``, where it is that which found the files."""
         self._max_bytes = parse_size(max_bytes, total=0, option="max_bytes")
         if not self._max_bytes:
             raise OptionError(f"max_bytes={max_bytes!r}: must be positive")
@@ -46,6 +48,7 @@ class FileSource:
         self._targets = as_targets(targets, len(table))
         self._listing: str | None = None
         self._versions: NDArray[np.int64] | None = None
+        self._listed = listed
         self.encoded = encoded
         self.classes = None if classes is None else list(classes)
 
@@ -70,6 +73,13 @@ class FileSource:
     def __repr__(self) -> str:
         classes = f", {len(self.classes)} classes" if self.classes is not None else ""
         return f"FileSource({self.root!r}: {len(self)} files{classes})"
+
+    def definition(self) -> tuple[str, dict[str, Any]]:
+        """The function that makes it, and its arguments as plain data: for files, their paths below one root."""
+        if self._listed is not None:
+            return "folder", {**self._listed, "max_bytes": self._max_bytes}
+        arguments = {"targets": self._targets, "encoded": bool(self.encoded), "max_bytes": self._max_bytes}
+        return "files", {"root": self.root, "paths": self._table.relative(), **arguments}
 
     def read_many(self, indices: Sequence[int] | NDArray[Any]) -> list[bytes | BaseException]:
         """The bytes of each file, or the error that kept it from being read."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -59,6 +60,11 @@ class PathTable:
         prefix, blob = self._prefix, self._blob
         starts, stops = self._offsets[at].tolist(), self._offsets[at + 1].tolist()
         return [prefix + blob[a:b] for a, b in zip(starts, stops, strict=True)]
+
+    def relative(self) -> list[str]:
+        """All paths, from the root."""
+        ends = self._offsets.tolist()
+        return [os.fsdecode(self._blob[start:stop]) for start, stop in itertools.pairwise(ends)]
 
     def __getitem__(self, index: int) -> str:
         return os.fsdecode(self.many([index])[0])

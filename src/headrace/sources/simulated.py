@@ -80,6 +80,17 @@ class SyntheticSource:
     def __len__(self) -> int:
         return self.size
 
+    def definition(self) -> tuple[str, dict[str, Any]]:
+        """The function that makes it, and its arguments as plain data."""
+        return "synthetic.source", {
+            "size": self.size,
+            "bytes_per_sample": (self._low, self._high),
+            "shape": self.shape,
+            "latency": self.latency,
+            "bandwidth": self.bandwidth,
+            "classes": None if self.classes is None else len(self.classes),
+        }
+
     def content(self, index: int) -> bytes:
         """The bytes of one sample, without waiting for storage. They start with the index."""
         if not 0 <= index < self.size:

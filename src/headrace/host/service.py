@@ -18,10 +18,12 @@ import signal
 import socket
 import time
 from collections import Counter
+from typing import BinaryIO
 
 import msgspec
 
 from headrace.coordinate.commons import Commons
+from headrace.coordinate.event_log import Recorder
 from headrace.coordinate.events import (
     Asked,
     Began,
@@ -98,7 +100,8 @@ _SMALL, _COPIES = 64 << 20, 8
 class Service:
     """The host's loop."""
 
-    def __init__(self, claimed: Claimed, *, idle: float = IDLE) -> None:
+    def __init__(self, claimed: Claimed, *, idle: float = IDLE, events: str = "") -> None:
+        """``events``: a file to which all that happens is written; see ``event_log``."""
         self._claimed = claimed
         self._idle = idle
         self.started = time.time()
@@ -108,6 +111,11 @@ class Service:
         self.commons = Commons(
             instance=instance, nonce=secrets.randbits(64), span=self.span, cpus=usable_cpus()
         )
+        self._log: BinaryIO | None = None
+        self._recorder: Recorder | None = None
+        if events:
+            self._log = open(events, "wb")  # noqa: SIM115
+            self._recorder = Recorder(self.commons, span=self.span, write=self._record)
         self._answers: list[tuple[int, Reply]] = []
         """What is to be told to whom."""
         self.connections: dict[int, Connection] = {}
@@ -221,6 +229,10 @@ class Service:
 
     def close(self) -> None:
         """Let everybody go. Jobs go on by themselves."""
+        if self._log is not None:
+            with contextlib.suppress(OSError):
+                self._log.close()
+            self._log = None
         self._claimed.close()
         for connection in set(self.connections.values()):
             with contextlib.suppress(OSError, ProtocolError):
@@ -400,7 +412,8 @@ class Service:
 
     def _tell(self, event: Event, worker: Connection | None = None) -> None:
         """Tell the commons what happened. ``worker``: who has nothing to do, if that is what happened."""
-        for session, answer in self.commons.handle(event, time.monotonic()):
+        handle = self.commons.handle if self._recorder is None else self._recorder.handle
+        for session, answer in handle(event, time.monotonic()):
             if isinstance(answer, Fill):
                 assert worker is not None
                 worker.fill = (answer.order.ticket, answer.order.rows)
@@ -411,6 +424,18 @@ class Service:
                     punch(self._memory, start, end)
             else:
                 self._answers.append((session, answer))
+
+    def _record(self, frame: bytes) -> None:
+        """Write an event down. Jobs do not depend on it: if that fails, there is no more of it."""
+        if self._log is None:
+            return
+        try:
+            self._log.write(frame)
+        except OSError as error:
+            log(f"events are not written down any more: {error}")
+            with contextlib.suppress(OSError):
+                self._log.close()
+            self._log = self._recorder = None
 
     def _send_replies(self) -> None:
         while self._answers:
@@ -502,7 +527,7 @@ def main() -> None:
     # What lives here lives long, or is gone at once by its count of references.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    service = Service(claimed, idle=idle)
+    service = Service(claimed, idle=idle, events=os.environ.get("HEADRACE_HOST_EVENTS", ""))
     signal.set_wakeup_fd(service.wake.fileno())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: service.stop())

@@ -14,7 +14,15 @@ import msgspec
 
 from headrace.cli.tables import aligned_table
 from headrace.core.sizes import show_size
-from headrace.simulate import JobResult, NodeResult, Result, Simulation, load_scenario, ready_scenarios
+from headrace.simulate import (
+    JobResult,
+    NodeResult,
+    Result,
+    Simulation,
+    load_scenario,
+    make_result,
+    ready_scenarios,
+)
 
 _WIDTH = 30
 _EVERY = 0.1
@@ -68,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
     finally:
         bar.clear()
         gc.enable()
-    result = simulation.result()
+    result = make_result(simulation)
     if options.json == "-":
         print(_json(result))
     else:

@@ -298,7 +298,8 @@ class Service:
         elif connection.role == "worker":
             self._worker_request(connection, request)
         elif connection.role == "control" and isinstance(request, GetStatus):
-            self._reply(connection, StatusReply(msgspec.json.encode(describe(self))))
+            status = describe(self.commons, self.workers, self.started)
+            self._reply(connection, StatusReply(msgspec.json.encode(status)))
         elif connection.role == "control" and isinstance(request, Shutdown):
             self._stop = True
         else:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.cache.arena import Arena
+from headrace.core import environment
 from headrace.core.layout import RowLayout
 from headrace.engine.beside import Beside
 from headrace.engine.board import Board
@@ -64,7 +64,7 @@ class RecipeTask:
 
 def _one_thread_for_opencv() -> None:
     """OpenCV would start as many threads as there are CPUs, in every worker."""
-    os.environ["OPENCV_FOR_THREADS_NUM"] = "1"  # read when OpenCV is first imported
+    environment.one_opencv_thread()
     if "cv2" in sys.modules:
         # 0 means none beside the caller. 1 would first join the threads of a pool that the fork left behind.
         sys.modules["cv2"].setNumThreads(0)

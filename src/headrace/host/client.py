@@ -42,6 +42,7 @@ from headrace.coordinate.protocol import (
     Update,
     decode_reply,
 )
+from headrace.core import environment
 from headrace.core.bits import Bits, put
 from headrace.core.errors import HostRefused, HostSilent, HostUnavailable, OptionError, ProtocolError
 from headrace.core.forms import Form
@@ -80,7 +81,7 @@ class SharedClient:
         """There is no host to be had."""
         self.company = 0
         """Other jobs that drew what this one prepared, when its host last told."""
-        self._patience = runtime.patience()
+        self._patience = environment.host_patience()
         self._heard = time.monotonic()
         """When the host last said something, or was first waited for."""
         self._pinged = 0.0

@@ -45,6 +45,7 @@ from headrace.coordinate.protocol import (
     decode_request,
 )
 from headrace.coordinate.upkeep import Upkeep
+from headrace.core import environment
 from headrace.core.errors import ProtocolError
 from headrace.core.memory import available_memory, usable_cpus
 from headrace.core.sparse import make_addresses, punch, resident
@@ -59,7 +60,7 @@ from headrace.host.connections import (
 )
 from headrace.host.control import version_refusal
 from headrace.host.report import describe
-from headrace.host.runtime import Claimed, claim, patience
+from headrace.host.runtime import Claimed, claim
 
 _TICK = 0.1
 """Seconds between looks at those who wait."""
@@ -106,7 +107,7 @@ class Service:
         self._sessions = 0
         self._stop = self._overfull = False
         self._failures = 0
-        self._longest = patience() / 2
+        self._longest = environment.host_patience() / 2
         """Seconds that a turn may take: in less than that, no job gives a host up."""
         self._resting = 0.0
         """Until when nobody is let in; 0: everybody is."""
@@ -477,7 +478,7 @@ def main() -> None:
     claimed = claim()
     if claimed is None:
         return
-    idle = float(os.environ.get("HEADRACE_HOST_IDLE", IDLE))
+    idle = environment.host_idle(IDLE)
     allow_descriptors()
     # What lives here lives long, or is gone at once by its count of references.
     gc.freeze()

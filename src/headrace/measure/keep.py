@@ -19,6 +19,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.core import environment
 from headrace.core.errors import OptionError
 from headrace.measure.cpu import CPU
 from headrace.measure.machine import Machine
@@ -38,9 +39,7 @@ _PATIENCE = 1.0
 
 def profiles_dir() -> Path:
     """Where profiles lie."""
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    base = cache if os.path.isabs(cache) else os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base, "headrace", "profiles")
+    return Path(environment.cache_home(), "headrace", "profiles")
 
 
 def fingerprint_of(recipe: Recipe) -> str | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.core import environment
 from headrace.planning import Situation
 
 VERSION = 1
@@ -63,16 +64,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
 
 
-def recording() -> bool:
-    """Whether runs are recorded: unless the environment says ``HEADRACE_RECORD=0``."""
-    return os.environ.get("HEADRACE_RECORD", "1").lower() not in ("0", "false", "no")
-
-
 def runs_dir() -> Path:
     """Where records lie."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    base = state if os.path.isabs(state) else os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Path(base, "headrace", "runs")
+    return Path(environment.state_home(), "headrace", "runs")
 
 
 def run_name(started: float, pid: int, number: int) -> str:

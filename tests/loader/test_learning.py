@@ -281,7 +281,7 @@ def test_a_write_that_fails_is_no_matter_of_the_job(
         tried.append(1)
         raise error
 
-    monkeypatch.setattr(keep, "_write", fail)
+    monkeypatch.setattr(keep, "write_json", fail)
     with loader(data()) as made:
         for _ in range(2):
             assert len(drain(made)) == 30

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from headrace.cache.arena import Arena
 from headrace.core import environment
 from headrace.core.layout import RowLayout
-from headrace.engine.beside import Beside
 from headrace.engine.board import Board
 from headrace.engine.link import Link
+from headrace.engine.mask_files import MaskFiles
 from headrace.engine.pipeline import RowPipeline
 from headrace.engine.rows import Collator, RowStages
 from headrace.engine.store import Cache, LocalStore, Store
@@ -43,8 +43,8 @@ class RecipeTask:
     def stages(self, arena: Arena, board: Board) -> RowStages:
         """The stages, for a worker or for the job's own process."""
         store: Store = LocalStore(self.cache) if self.store is None else self.store(arena, board)
-        beside = Beside(self.recipe) if self.recipe.followers else None
-        return RowStages(self.recipe.source, arena, board, store, self.layout, self.collator, beside)
+        masks = MaskFiles(self.recipe) if self.recipe.followers else None
+        return RowStages(self.recipe.source, arena, board, store, self.layout, self.collator, masks)
 
     def start(self, link: Link) -> RowPipeline:
         """Called in a worker as it starts."""

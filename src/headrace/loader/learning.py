@@ -20,7 +20,7 @@ from headrace.host.base import Host
 from headrace.loader.sharing import job_name
 from headrace.loader.sums import host_sums, means_of
 from headrace.measure import Profile, Seen, learn, load_profile
-from headrace.measure.keep import fingerprint_of
+from headrace.measure.profile_files import fingerprint_of
 from headrace.measure.seen import Cost, Starved
 from headrace.planning import LOOK_EVERY, Measured, Staff, Supply, Terms
 from headrace.recipes.recipe import Recipe

@@ -20,7 +20,7 @@ from headrace.loader.sessions import Session
 from headrace.loader.sharing import job_name
 from headrace.loader.sums import entries, session_sums
 from headrace.measure import Profile, load_profile
-from headrace.measure.keep import label_of
+from headrace.measure.profile_files import label_of
 from headrace.measure.runs import Run, process_start, prune_runs, run_name, save_run
 from headrace.planning import Measured, Situation
 from headrace.recipes.recipe import Recipe

@@ -48,11 +48,12 @@ test-trainers: .venv-trainers/.installed  ## loaders inside Lightning, Accelerat
 fuzz: $(VENV)/.installed  ## search freely for what breaks a property, and send the host worse messages (ROUNDS=2000)
 	HEADRACE_FUZZ_ROUNDS=$(or $(ROUNDS),2000) $(BIN)/python -m pytest $(PARALLEL) --timeout=0 -m 'hypothesis or fuzz' $(PYTEST_ARGS)
 
-check: $(VENV)/.installed  ## lint, types, layers
+check: $(VENV)/.installed  ## lint, types, layers, import circles
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --cache-dir .import_linter_cache
+	$(BIN)/python scripts/check_imports.py
 
 wheel: $(VENV)/.installed  ## build an sdist and a wheel into dist/, check them, try the wheel in a clean environment
 	rm -rf dist build

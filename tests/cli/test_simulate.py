@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.cli.test_bar import WIPED
+
 SMALL = ("--set", "data.samples=500", "--set", "jobs.epochs=2")
 
 
@@ -70,7 +72,8 @@ def test_ctrl_c_ends_with_what_was_found() -> None:
     """On a terminal there is a bar, which is gone in the end."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "headrace.cli", "simulate", "sharing", "--set", "jobs.epochs=1000000"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
+    environment = {**os.environ, "TERM": "xterm"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment)
     os.close(theirs)
     seen = b""
     while seen.count(b"virtual time") < 3:
@@ -81,4 +84,4 @@ def test_ctrl_c_ends_with_what_was_found() -> None:
     assert "ended early" in printed and "job 3" in printed
     seen += os.read(ours, 1 << 16)
     os.close(ours)
-    assert b"\r[" in seen and seen.endswith(b"\r\x1b[K")
+    assert "━━━".encode() in seen and seen.endswith(WIPED)

@@ -10,11 +10,11 @@ import headrace
 SCRIPT = """
 import sys
 import headrace
-assert not {"torch", "cv2", "numpy", "headrace.recipes"} & set(sys.modules)
+assert not {"torch", "cv2", "numpy", "headrace.recipes", "rich"} & set(sys.modules)
 for name in (*headrace.__all__, "core", "recipes", "sources"):
     assert getattr(headrace, name) is not None
     assert name in dir(headrace) or name not in headrace.__all__
-assert "torch" in sys.modules
+assert "torch" in sys.modules and "rich" not in sys.modules
 """
 
 

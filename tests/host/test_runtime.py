@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 import pytest
 
-from headrace.core.errors import HeadraceError, HostUnavailable, OptionError
+from headrace.core.errors import HeadraceError, HostUnavailable
 from headrace.engine import wire
 from headrace.host import launch, runtime
 from tests.engine.test_wire import open_fds
@@ -203,15 +203,6 @@ def test_names_that_others_took_first_stop_nobody(
     assert found is not None and found.startswith(f"{home}/.headrace-")
     with pytest.warns(UserWarning, match="is used instead"), claim(), connect():
         pass
-
-
-@pytest.mark.parametrize("asked", ["soon", "0", "-1", "nan", "inf"])
-def test_a_patience_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
-    monkeypatch.setenv("HEADRACE_HOST_PATIENCE", asked)
-    with pytest.raises(OptionError, match="HEADRACE_HOST_PATIENCE"):
-        runtime.patience()
-    monkeypatch.setenv("HEADRACE_HOST_PATIENCE", "2.5")
-    assert runtime.patience() == 2.5
 
 
 def test_a_directory_that_cannot_be_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

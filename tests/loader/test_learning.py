@@ -17,7 +17,7 @@ from headrace.core.forms import Form
 from headrace.loader import learning
 from headrace.loader.learning import Learning
 from headrace.loader.sharing import job_name
-from headrace.measure import Machine, Profile, Seen, keep, learn, load_profile, save_profile
+from headrace.measure import Machine, Profile, Seen, learn, load_profile, profile_files, save_profile
 from headrace.measure.cpu import CPU, Rate, Stage
 from headrace.measure.memory import Bandwidth
 from headrace.measure.seen import Cost
@@ -85,7 +85,7 @@ def known(of: hr.Recipe) -> Profile:
 
 
 def files() -> list[Path]:
-    return [path for path in keep.profiles_dir().rglob("*") if path.is_file()]
+    return [path for path in profile_files.profiles_dir().rglob("*") if path.is_file()]
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -281,7 +281,7 @@ def test_a_write_that_fails_is_no_matter_of_the_job(
         tried.append(1)
         raise error
 
-    monkeypatch.setattr(keep, "_write", fail)
+    monkeypatch.setattr(profile_files, "write_json", fail)
     with loader(data()) as made:
         for _ in range(2):
             assert len(drain(made)) == 30

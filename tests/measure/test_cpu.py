@@ -15,7 +15,7 @@ import pytest
 
 import headrace as hr
 from headrace.measure.cpu import CPU, as_in_workers, cpu_ticks, measure_cpu
-from headrace.measure.stock import MOST, NothingPrepared, fill_stock
+from headrace.measure.loaded_samples import MOST, NothingPrepared, load_samples
 from headrace.recipes.recipe import Recipe
 from tests.recipes.helpers import MemorySource
 
@@ -23,11 +23,11 @@ from tests.recipes.helpers import MemorySource
 def measure(recipe: Recipe, cpus: int = 2, seconds: float = 0.8) -> CPU:
     ticks: list[int] = []
     with as_in_workers():
-        stock = fill_stock(recipe, list(range(len(recipe.source))), seconds)
+        loaded = load_samples(recipe, list(range(len(recipe.source))), seconds)
         try:
-            found = measure_cpu(stock, cpus, seconds, lambda: ticks.append(1))
+            found = measure_cpu(loaded, cpus, seconds, lambda: ticks.append(1))
         finally:
-            stock.close()
+            loaded.close()
     assert len(ticks) == cpu_ticks(cpus)
     return found
 
@@ -128,11 +128,11 @@ def test_bad_samples_are_left_out_and_named_if_there_are_no_others(photos: Path)
     source = hr.folder(photos)
     Path(source.name(3)).write_bytes(b"no image")
     recipe = hr.Recipe(source, hr.image.decode(), [hr.image.resize((32, 32))])
-    stock = fill_stock(recipe, range(len(source)), 5.0)
-    assert sorted(stock.indices) == [index for index in range(len(source)) if index != 3]
-    stock.close()
+    loaded = load_samples(recipe, range(len(source)), 5.0)
+    assert sorted(loaded.indices) == [index for index in range(len(source)) if index != 3]
+    loaded.close()
     with pytest.raises(NothingPrepared, match=r"sample 3 .*/cat/007\.jpg.*not an image"):
-        fill_stock(recipe, [3], 5.0)
+        load_samples(recipe, [3], 5.0)
 
 
 def refuse(data: Any) -> Any:
@@ -141,14 +141,14 @@ def refuse(data: Any) -> Any:
 
 def test_what_user_code_said_is_passed_on() -> None:
     with pytest.raises(NothingPrepared, match=r"(?s)nothing will do.*in refuse"):
-        fill_stock(hr.Recipe(MemorySource([b"1", b"2"]), refuse), [0, 1], 1.0)
+        load_samples(hr.Recipe(MemorySource([b"1", b"2"]), refuse), [0, 1], 1.0)
 
 
-def test_a_stock_is_bounded() -> None:
-    stock = fill_stock(hr.Recipe(hr.synthetic.source(1000), None), list(range(1000)), 60.0)
-    assert len(stock.indices) == MOST
-    stock.close()
+def test_what_is_loaded_is_bounded() -> None:
+    loaded = load_samples(hr.Recipe(hr.synthetic.source(1000), None), list(range(1000)), 60.0)
+    assert len(loaded.indices) == MOST
+    loaded.close()
     slow = hr.Recipe(hr.synthetic.source(1000), hr.synthetic.decode(cost=0.01))
-    stock = fill_stock(slow, list(range(1000)), 0.05)
-    assert 1 <= len(stock.indices) < 64
-    stock.close()
+    loaded = load_samples(slow, list(range(1000)), 0.05)
+    assert 1 <= len(loaded.indices) < 64
+    loaded.close()

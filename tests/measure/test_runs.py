@@ -21,7 +21,6 @@ from headrace.measure.runs import (
     load_run,
     process_start,
     prune_runs,
-    recording,
     run_name,
     runs_dir,
     save_run,
@@ -117,14 +116,6 @@ def test_whether_a_run_still_runs() -> None:
     assert state_of(theirs) == "ended", "one that nobody has waited for is dead all the same"
     child.wait()
     assert state_of(theirs) == "ended"
-
-
-@pytest.mark.parametrize(("value", "said"), [(None, True), ("1", True), ("0", False), ("no", False)])
-def test_it_can_be_turned_off(value: str | None, said: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HEADRACE_RECORD", raising=False)
-    if value is not None:
-        monkeypatch.setenv("HEADRACE_RECORD", value)
-    assert recording() is said
 
 
 def test_without_a_directory_of_its_own_the_home_has_it(monkeypatch: pytest.MonkeyPatch) -> None:

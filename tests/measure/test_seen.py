@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from headrace.measure import Profile, Seen, find_limits, learn, load_profile, save_profile
 from headrace.measure.seen import Cost, Starved
 from headrace.planning import Means, search
-from tests.measure.test_keep import RECIPE, known, numbers
-from tests.measure.test_keep import profiles as measured_profiles
 from tests.measure.test_profile import PROFILE
+from tests.measure.test_profile_files import RECIPE, known, numbers
+from tests.measure.test_profile_files import profiles as measured_profiles
 
 MEANS = Means(cpus=4, hands=4, fetchers=2)
 maybe = st.none() | numbers

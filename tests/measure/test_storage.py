@@ -8,21 +8,21 @@ from pathlib import Path
 import pytest
 
 import headrace as hr
-from headrace.measure.storage import WIDTHS, Storage, measure_storage
+from headrace.measure.storage import THREAD_COUNTS, Storage, measure_storage
 from headrace.sources import Source
 
 
 def measure(source: Source, seconds: float = 0.6) -> Storage | None:
     ticks: list[int] = []
     found = measure_storage(source, list(range(len(source))), seconds, lambda: ticks.append(1))
-    assert len(ticks) == len(WIDTHS)
+    assert len(ticks) == len(THREAD_COUNTS)
     return found
 
 
 def test_latency_is_found_and_threads_hide_it() -> None:
     found = measure(hr.synthetic.source(1000, latency=0.005, bytes_per_sample=500))
     assert found is not None
-    assert [reading.threads for reading in found.cold] == list(WIDTHS)
+    assert [reading.threads for reading in found.cold] == list(THREAD_COUNTS)
     alone, eight = found.cold[0], found.cold[3]
     assert 0.005 <= alone.median <= alone.p99
     assert 40 < alone.samples <= 200

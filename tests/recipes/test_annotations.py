@@ -18,8 +18,8 @@ import headrace as hr
 from headrace import image
 from headrace.core.errors import OptionError
 from headrace.core.forms import Form
-from headrace.measure.hands import Hand
-from headrace.measure.stock import fill_stock
+from headrace.measure.loaded_samples import load_samples
+from headrace.measure.preparing_thread import PreparingThread
 from headrace.recipes import Recipe, compile_recipe
 from headrace.recipes.image.annotations import Track
 from headrace.recipes.image.view import View
@@ -486,11 +486,11 @@ def test_boxes_are_the_same_wherever_images_come_from(scenes: Any) -> None:
 
 def test_annotated_samples_are_measured() -> None:
     for recipe in (masked(*FIXED["training"]), detected(*FIXED["training"])):
-        stock = fill_stock(recipe, INDICES, 1.0)
-        assert (stock.layout is None) == recipe.ragged and stock.body is None
+        loaded = load_samples(recipe, INDICES, 1.0)
+        assert (loaded.layout is None) == recipe.ragged and loaded.body is None
         for stage in ("augment", "uncached"):
-            assert Hand(stock, stage, 4)() == 4
-        stock.close()
+            assert PreparingThread(loaded, stage, 4)() == 4
+        loaded.close()
 
 
 def test_forms_of_images_with_masks() -> None:

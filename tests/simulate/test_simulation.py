@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.eviction import EVICTIONS
-from headrace.simulate import Costs, load_scenario, ready_scenarios, simulate
+from headrace.simulate import Costs, load_scenario, make_result, ready_scenarios, simulate
 from headrace.simulate.scenario import SAMPLINGS
 from tests.simulate.helpers import Deliveries, check_uses, made
 
@@ -58,7 +58,7 @@ def test_every_job_gets_every_sample_once_per_epoch(
     simulation.run()
     assert deliveries.check(simulation) == sum(job["epochs"] for job in jobs)
     check_uses(simulation)
-    assert simulation.result().complete
+    assert make_result(simulation).complete
 
 
 def test_ranks_on_several_machines_share_one_epoch() -> None:
@@ -86,7 +86,7 @@ def test_the_same_seed_gives_the_same_result(loader: str) -> None:
         jobs = [{"name": "a", "loader": loader, "jitter": 0.2, "step": 0.01, "workers": 2, "epochs": 2}]
         simulation = made([*jobs, {**jobs[0], "name": "b"}], seed=seed)
         simulation.run()
-        return msgspec.json.encode(simulation.result())
+        return msgspec.json.encode(make_result(simulation))
 
     assert once(1) == once(1)
     assert once(1) != once(2)
@@ -117,7 +117,7 @@ def test_the_slow_resource_sets_the_pace(
     )
     simulation.run()
     check_uses(simulation)
-    assert simulation.result().images_s == pytest.approx(rate, rel=0.03)
+    assert make_result(simulation).images_s == pytest.approx(rate, rel=0.03)
 
 
 def test_shared_storage_is_shared_and_own_storage_is_not() -> None:
@@ -131,7 +131,7 @@ def test_shared_storage_is_shared_and_own_storage_is_not() -> None:
             storage={"rate": 10_000_000, "shared": shared},
         )
         simulation.run()
-        return simulation.result().images_s
+        return make_result(simulation).images_s
 
     assert rate(True) == pytest.approx(200, rel=0.05)
     assert rate(False) == pytest.approx(800, rel=0.05)
@@ -144,7 +144,7 @@ def test_a_slow_machine_holds_up_all_others() -> None:
         nodes=[{"count": 3, "cpus": 2}, {"cpus": 2, "speed": 0.5}],
     )
     simulation.run()
-    result = simulation.result()
+    result = make_result(simulation)
     assert max(result.nodes, key=lambda node: node.late).number == 3
     assert result.nodes[3].late > 0.9 and result.nodes[3].cpu > 0.9 > 0.7 > result.nodes[0].cpu
     job = result.jobs[0]
@@ -158,7 +158,7 @@ def test_jobs_that_share_prepare_less_than_jobs_alone() -> None:
     for loader in ("shared", "alone", "plain"):
         simulation = made([{"count": 4, "loader": loader, "epochs": 3, "workers": 1}], samples=1000)
         simulation.run()
-        found[loader] = simulation.result()
+        found[loader] = make_result(simulation)
     assert found["shared"].decodes_per_sample < 1.6 < 3.9 < found["plain"].decodes_per_sample
     assert found["shared"].images_s > 2 * max(found["alone"].images_s, found["plain"].images_s)
     assert found["plain"].hit_rate == found["alone"].hit_rate == 0
@@ -168,15 +168,15 @@ def test_a_page_cache_that_holds_all_makes_storage_idle() -> None:
     nodes = [{"cpus": 2, "page_cache": "1GB"}]
     simulation = made([{"loader": "plain", "workers": 2, "epochs": 3}], nodes=nodes, storage={"rate": "10MB"})
     simulation.run()
-    assert simulation.result().storage == 0
-    assert simulation.result().began > 1.0  # 300 samples of 49 KB at 10 MB/s
+    assert make_result(simulation).storage == 0
+    assert make_result(simulation).began > 1.0  # 300 samples of 49 KB at 10 MB/s
 
 
 def test_a_job_alone_keeps_what_fits_into_its_own_cache() -> None:
     half = 150 * 548_404
     simulation = made([{"loader": "alone", "cache": half, "epochs": 3, "workers": 2}])
     simulation.run()
-    assert simulation.result().hit_rate == pytest.approx(0.5, abs=0.02)
+    assert make_result(simulation).hit_rate == pytest.approx(0.5, abs=0.02)
 
 
 @pytest.mark.parametrize("loader", ["alone", "shared"])
@@ -218,10 +218,10 @@ def test_what_was_found_so_far_can_be_had_at_any_time() -> None:
 
     with pytest.raises(Enough):
         simulation.run(look)
-    early = simulation.result()
+    early = make_result(simulation)
     assert not early.complete and 0 < early.images < 20_000
     simulation.run()
-    assert simulation.result().complete and simulation.result().images == 16_000
+    assert make_result(simulation).complete and make_result(simulation).images == 16_000
 
 
 @pytest.mark.parametrize("name", ready_scenarios())

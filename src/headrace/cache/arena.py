@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace.core import environment
 from headrace.core.errors import OutOfSharedMemory
 from headrace.core.layout import aligned
 from headrace.core.memory import available_memory
@@ -41,7 +42,7 @@ class Arena:
     """Shared memory that grows. Offsets are the addresses; every process maps ranges on demand."""
 
     def __init__(self, directory: str | None = None) -> None:
-        directory = directory or os.environ.get("HEADRACE_SHM_DIR") or None
+        directory = directory or environment.shared_memory_dir() or None
         if directory is None and hasattr(os, "memfd_create"):
             self.fd = os.memfd_create("headrace", os.MFD_CLOEXEC)
             self.directory = None

@@ -8,7 +8,7 @@ from headrace.cli.tables import line, safe, table
 from headrace.core.sizes import show_size
 from headrace.measure import Profile, find_limits
 from headrace.measure.cpu import CPU, Stage
-from headrace.measure.hands import STAGES
+from headrace.measure.preparing_thread import STAGES
 from headrace.measure.seen import Seen
 from headrace.measure.sizes import Sizes
 from headrace.measure.storage import Storage

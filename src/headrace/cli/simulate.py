@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 import gc
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 import msgspec
 
+from headrace.cli.bar import Bar
 from headrace.cli.tables import aligned_table
 from headrace.core.sizes import show_size
-from headrace.simulate import JobResult, NodeResult, Result, Simulation, load_scenario, ready_scenarios
+from headrace.simulate import (
+    JobResult,
+    NodeResult,
+    Result,
+    Simulation,
+    load_scenario,
+    make_result,
+    ready_scenarios,
+)
 
-_WIDTH = 30
 _EVERY = 0.1
 """Seconds between two pictures of the bar."""
 _SHOWN = 8
@@ -59,16 +64,15 @@ def run(options: argparse.Namespace) -> int:
     # What lives here lives long, or is gone at once by its count of references: to look it over takes for ever.
     gc.disable()
     simulation = Simulation(scenario)
-    bar = Bar(sys.stderr)
     status = 0
     try:
-        simulation.run(lambda: bar.show(simulation.progress, simulation.clock.now))
+        with Bar("simulate", every=_EVERY) as bar:
+            simulation.run(lambda: bar(f"{simulation.clock.now:,.1f} s of virtual time", simulation.progress))
     except KeyboardInterrupt:
         status = INTERRUPTED
     finally:
-        bar.clear()
         gc.enable()
-    result = simulation.result()
+    result = make_result(simulation)
     if options.json == "-":
         print(_json(result))
     else:
@@ -82,34 +86,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _json(result: Result) -> str:
     return msgspec.json.format(msgspec.json.encode(result), indent=2).decode()
-
-
-class Bar:
-    """How far it is, on a terminal; elsewhere nothing."""
-
-    def __init__(self, out: IO[str]) -> None:
-        self._out = out
-        self._begun = self._shown = time.monotonic()
-        self._terminal = out.isatty()
-
-    def show(self, share: float, virtual: float) -> None:
-        """Draw it anew, but not all the time."""
-        now = time.monotonic()
-        if not self._terminal or now - self._shown < _EVERY:
-            return
-        self._shown = now
-        filled = int(_WIDTH * share)
-        gone = now - self._begun
-        left = f"{gone * (1 - share) / share:.0f} s left" if share > 0.01 else ""
-        bar = "#" * filled + "." * (_WIDTH - filled)
-        self._out.write(f"\r[{bar}] {share:4.0%}  {virtual:,.1f} s of virtual time  {left}\x1b[K")
-        self._out.flush()
-
-    def clear(self) -> None:
-        """Leave the line empty."""
-        if self._terminal:
-            self._out.write("\r\x1b[K")
-            self._out.flush()
 
 
 def show_result(result: Result, about: str = "") -> str:

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import os
+from headrace.core import environment
 
 try:
     from headrace.core import _native
 except ImportError:
     _native = None  # type: ignore[assignment]
 
-calls = None if os.environ.get("HEADRACE_NATIVE") == "0" else _native
+calls = _native if environment.native() else None

@@ -19,10 +19,10 @@ from headrace.coordinate.messages import Order, OrderDone, Spent, decode_order
 from headrace.core.forms import Form
 from headrace.core.layout import ALIGN, RowLayout
 from headrace.engine import bodies
-from headrace.engine.beside import Beside
 from headrace.engine.board import Board, Claim
 from headrace.engine.bodies import Body
 from headrace.engine.gil import GilProbe
+from headrace.engine.mask_files import MaskFiles
 from headrace.engine.publishing import Published, Publisher
 from headrace.engine.reader import Reader
 from headrace.engine.store import Store
@@ -85,11 +85,11 @@ class RowStages:
         store: Store,
         layout: RowLayout | None,
         collator: Collator | None = None,
-        beside: Beside | None = None,
+        masks: MaskFiles | None = None,
     ) -> None:
-        """``beside``: reads the files that targets name, where they do."""
+        """``masks``: reads the files that targets name, where they do."""
         self._reader = Reader(source)
-        self._beside = beside
+        self._masks = masks
         self._targets = source.targets is not None
         self._arena = arena
         self._board = board
@@ -146,8 +146,8 @@ class RowStages:
         )
         taken: dict[int, tuple[int, int]] = {}
         work.taken = taken
-        if self._beside is not None:
-            work.beside, seconds = self._beside.read(indices, np.flatnonzero(ways == _RUN).tolist())
+        if self._masks is not None:
+            work.beside, seconds = self._masks.read(indices, np.flatnonzero(ways == _RUN).tolist())
             spent.reading += seconds
         fresh = [row for row in missing.tolist() if keep[row] & _ENCODED and inputs[row] is not None]
         published = self._publisher.encoded(order, fresh, inputs)
@@ -228,7 +228,7 @@ class RowStages:
         spent.pixels, spent.user, spent.user_cpu = work.pixels, work.user, work.user_cpu
         spent.prepared = int(np.count_nonzero(fetched.ways == _RUN))
         spent.cpu = time.thread_time() - begun_cpu
-        for reader in (self._reader, *([] if self._beside is None else [self._beside.reader])):
+        for reader in (self._reader, *([] if self._masks is None else [self._masks.reader])):
             reader.prepared(int(np.count_nonzero(fetched.ways >= _DECODE)), taken)
         done.faults = [(row, f.reason, f.traceback[-_TRACE:]) for row, f in sorted(work.faults.items())]
         done.published = np.array(published, np.int64).tobytes() if published else b""

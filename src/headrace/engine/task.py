@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from headrace.cache.arena import Arena
+from headrace.core import environment
 from headrace.core.layout import RowLayout
-from headrace.engine.beside import Beside
 from headrace.engine.board import Board
 from headrace.engine.link import Link
+from headrace.engine.mask_files import MaskFiles
 from headrace.engine.pipeline import RowPipeline
 from headrace.engine.rows import Collator, RowStages
 from headrace.engine.store import Cache, LocalStore, Store
@@ -43,8 +43,8 @@ class RecipeTask:
     def stages(self, arena: Arena, board: Board) -> RowStages:
         """The stages, for a worker or for the job's own process."""
         store: Store = LocalStore(self.cache) if self.store is None else self.store(arena, board)
-        beside = Beside(self.recipe) if self.recipe.followers else None
-        return RowStages(self.recipe.source, arena, board, store, self.layout, self.collator, beside)
+        masks = MaskFiles(self.recipe) if self.recipe.followers else None
+        return RowStages(self.recipe.source, arena, board, store, self.layout, self.collator, masks)
 
     def start(self, link: Link) -> RowPipeline:
         """Called in a worker as it starts."""
@@ -64,7 +64,7 @@ class RecipeTask:
 
 def _one_thread_for_opencv() -> None:
     """OpenCV would start as many threads as there are CPUs, in every worker."""
-    os.environ["OPENCV_FOR_THREADS_NUM"] = "1"  # read when OpenCV is first imported
+    environment.one_opencv_thread()
     if "cv2" in sys.modules:
         # 0 means none beside the caller. 1 would first join the threads of a pool that the fork left behind.
         sys.modules["cv2"].setNumThreads(0)

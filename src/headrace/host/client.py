@@ -33,6 +33,7 @@ from headrace.coordinate.protocol import (
     Request,
     decode_reply,
 )
+from headrace.core import environment
 from headrace.core.bits import Bits
 from headrace.core.errors import HostRefused, HostSilent, HostUnavailable, ProtocolError
 from headrace.engine import wire
@@ -66,7 +67,7 @@ class SharedClient:
         self._draws = DrawClient(self._send)
         self.alone = False
         """There is no host to be had."""
-        self._patience = runtime.patience()
+        self._patience = environment.host_patience()
         self._heard = time.monotonic()
         """When the host last said something, or was first waited for."""
         self._pinged = 0.0

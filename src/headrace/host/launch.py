@@ -11,6 +11,7 @@ import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
+from headrace.core import environment
 from headrace.core.errors import HostUnavailable
 
 _LOG_LIMIT = 1 << 20
@@ -101,9 +102,8 @@ class Launch:
 
 def _environment(directory: str) -> dict[str, str]:
     """The job's environment, made independent of where the job runs."""
-    # (It does no linear algebra: numpy would start threads for that, and take memory for each.)
-    environment = dict(os.environ, HEADRACE_RUNTIME_DIR=directory, OPENBLAS_NUM_THREADS="1")
-    paths = [os.path.abspath(path) for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path]
+    found = environment.of_host(directory)
+    paths = [os.path.abspath(path) for path in found.get("PYTHONPATH", "").split(os.pathsep) if path]
     # The job may have found headrace, and what headrace needs, by its working directory or a path of its own.
     known = [sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), site.getusersitepackages()]
     usual = {os.path.realpath(path) for path in (*known, *site.getsitepackages())}
@@ -114,5 +114,5 @@ def _environment(directory: str) -> dict[str, str]:
         if root not in usual and root not in paths:
             paths.append(root)
     if paths:
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
-    return environment
+        found["PYTHONPATH"] = os.pathsep.join(paths)
+    return found

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sized
 
 from headrace.coordinate.protocol import PROTOCOL
+from headrace.coordinate.state import State
 from headrace.core.forms import Form
 from headrace.core.version import __version__
 from headrace.host.control import DatasetStatus, HostStatus, JobStatus, MemoryStatus, ShelfStatus
 
-if TYPE_CHECKING:
-    from headrace.host.service import Service
 
-
-def describe(service: Service) -> HostStatus:
-    """The status of a host."""
-    commons = service.commons.state
+def describe(commons: State, workers: Mapping[int, Sized], started: float) -> HostStatus:
+    """The status of a host; ``workers``: the connections of each session's."""
     pool = commons.pool
     jobs = []
     for job, rank in commons.ranks.values():
@@ -37,7 +34,7 @@ def describe(service: Service) -> HostStatus:
                 rate=rank.rate if commons.now - rank.rated[0] < 10.0 else 0.0,
                 hits=hits,
                 hit_rate=1 - hits[Form.NONE.name.lower()] / entered if entered else 0.0,
-                workers=len(service.workers.get(rank.session, ())),
+                workers=len(workers.get(rank.session, ())),
                 idle_s=max(0.0, commons.now - rank.heard),
             )
         )
@@ -54,7 +51,7 @@ def describe(service: Service) -> HostStatus:
     entries = sum(len(shelf) for shelf in pool.shelves.values())
     return HostStatus(
         pid=os.getpid(),
-        started=service.started,
+        started=started,
         version=__version__,
         protocol=PROTOCOL,
         memory=MemoryStatus(

@@ -21,7 +21,8 @@ import warnings
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 
-from headrace.core.errors import HostUnavailable, OptionError
+from headrace.core import environment
+from headrace.core.errors import HostUnavailable
 from headrace.engine import wire
 from headrace.host.launch import Launch, host_command
 
@@ -32,26 +33,12 @@ _COMMON = ("/tmp", "/dev/shm", "/var/tmp")
 """Directories in which everybody may make one."""
 _LONGEST = 107
 """Bytes of a socket's path that the system takes."""
-_PATIENCE = 60.0
-"""Seconds for which a host may be silent. One that numbers tens of millions of samples is for a while."""
 _AGAIN = 0.01
 """Seconds between two tries to connect to a host whose queue is full."""
 _LAST = 5.0
 """Seconds that a process which was killed may take to be gone."""
 _REST = 0.2
 """Seconds before another start, where a host had the lock and does not listen: it is on its way out."""
-
-
-def patience() -> float:
-    """Seconds for which a host may be silent where somebody waits for its answer (``HEADRACE_HOST_PATIENCE``)."""
-    asked = os.environ.get("HEADRACE_HOST_PATIENCE") or _PATIENCE
-    try:
-        seconds = float(asked)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise OptionError(f"HEADRACE_HOST_PATIENCE={asked!r} is no number of seconds")
-    return seconds
 
 
 def runtime_dir(*, create: bool = True) -> str:
@@ -62,7 +49,7 @@ def runtime_dir(*, create: bool = True) -> str:
     processes of the user look at the same places in the same order, so they meet. Without ``create`` it may be
     missing.
     """
-    chosen = os.environ.get("HEADRACE_RUNTIME_DIR")
+    chosen = environment.runtime_dir()
     if chosen:
         return _checked(os.path.abspath(chosen), create)
     first: HostUnavailable | None = None
@@ -82,7 +69,7 @@ def runtime_dir(*, create: bool = True) -> str:
 def _places() -> Iterator[str]:
     """Where the directory may be. Of the first ones others can take the name; of the last nobody can."""
     user = os.geteuid()
-    session = os.environ.get("XDG_RUNTIME_DIR", "")
+    session = environment.session_dir()
     # Under sudo, su and cron the variable is often that of another user, or of a session that has ended.
     with contextlib.suppress(OSError):
         if os.path.isabs(session) and os.stat(session).st_uid == user:
@@ -297,7 +284,8 @@ def depose(sock: socket.socket) -> bool:
         finally:
             os.close(process)
         warnings.warn(
-            f"the shared host (pid {pid}) did not answer for {patience():g} s and was ended", stacklevel=2
+            f"the shared host (pid {pid}) did not answer for {environment.host_patience():g} s and was ended",
+            stacklevel=2,
         )
         return True
     return False

@@ -61,6 +61,7 @@ from headrace.coordinate.protocol import (
     Welcome,
     decode_request,
 )
+from headrace.core import environment
 from headrace.core.errors import ProtocolError
 from headrace.core.memory import available_memory, usable_cpus
 from headrace.core.sparse import make_addresses, punch, resident
@@ -75,7 +76,7 @@ from headrace.host.connections import (
 )
 from headrace.host.control import version_refusal
 from headrace.host.report import describe
-from headrace.host.runtime import Claimed, claim, patience
+from headrace.host.runtime import Claimed, claim
 
 _TICK = 0.1
 """Seconds between looks at those who wait."""
@@ -130,7 +131,7 @@ class Service:
         self._sessions = 0
         self._stop = self._overfull = False
         self._failures = 0
-        self._longest = patience() / 2
+        self._longest = environment.host_patience() / 2
         """Seconds that a turn may take: in less than that, no job gives a host up."""
         self._resting = 0.0
         """Until when nobody is let in; 0: everybody is."""
@@ -321,7 +322,8 @@ class Service:
         elif connection.role == "worker":
             self._worker_request(connection, request)
         elif connection.role == "control" and isinstance(request, GetStatus):
-            self._reply(connection, StatusReply(msgspec.json.encode(describe(self))))
+            status = describe(self.commons.state, self.workers, self.started)
+            self._reply(connection, StatusReply(msgspec.json.encode(status)))
         elif connection.role == "control" and isinstance(request, Shutdown):
             self._stop = True
         else:
@@ -522,12 +524,12 @@ def main() -> None:
     claimed = claim()
     if claimed is None:
         return
-    idle = float(os.environ.get("HEADRACE_HOST_IDLE", IDLE))
+    idle = environment.host_idle(IDLE)
     allow_descriptors()
     # What lives here lives long, or is gone at once by its count of references.
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    service = Service(claimed, idle=idle, events=os.environ.get("HEADRACE_HOST_EVENTS", ""))
+    service = Service(claimed, idle=idle, events=environment.host_events())
     signal.set_wakeup_fd(service.wake.fileno())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: service.stop())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace.loader.dataset_sessions import (
     AssignedSession,
@@ -13,21 +13,58 @@ from headrace.loader.dataset_sessions import (
 )
 from headrace.loader.learning import first_here
 from headrace.loader.objects import ObjectTask
+from headrace.loader.options import Options
+from headrace.loader.ordering import Ordering
 from headrace.loader.pinning import wants_pinning
+from headrace.loader.recipe_collate import RecipeCollator
 from headrace.loader.recipe_dataset import RecipeDataset
 from headrace.loader.recipe_session import RecipeSession
-from headrace.loader.sessions import Session
+from headrace.loader.sessions import ErrorBook, Session
 from headrace.loader.sharing import Sharing
 from headrace.loader.state import LoaderState
 from headrace.recipes.image import kernels
 from headrace.recipes.image.ops import Decode
 from headrace.recipes.recipe import Recipe
 
-if TYPE_CHECKING:
-    from headrace.loader.dataloader import DataLoader
+
+class Described(Protocol):
+    """What a session is made from: a ``DataLoader``, with torch's attributes and its own."""
+
+    dataset: Any
+    batch_size: int | None
+    num_workers: int
+    collate_fn: Any
+    pin_memory: bool
+    pin_memory_device: str
+    drop_last: bool
+    worker_init_fn: Any
+    snapshot_every_n_steps: int | None
+    _recipe: Recipe | None
+    _options: Options
+    _collator: RecipeCollator | None
+    _book: ErrorBook
+    _iterable: bool
+    _in_order: bool
+    _keeps: bool
+    _drops_last: bool
+    _own_number: bool
+    _batch_size: int
+    _prefetch: int | None
+
+    @property
+    def multiprocessing_context(self) -> Any:
+        """How workers are started, where that was said."""
+
+    @property
+    def _auto_collation(self) -> bool:
+        """Whether samples are put together to batches."""
+
+    @property
+    def _ordering(self) -> Ordering:
+        """Who draws, and how."""
 
 
-def choose_session(loader: DataLoader[Any], seed: int, resume: LoaderState | None) -> Session:
+def choose_session(loader: Described, seed: int, resume: LoaderState | None) -> Session:
     """A new session of ``loader``; an iterable dataset's goes on from ``resume``."""
     pin = wants_pinning(loader.pin_memory, loader.pin_memory_device)
     common: dict[str, Any] = {
@@ -61,9 +98,7 @@ def choose_session(loader: DataLoader[Any], seed: int, resume: LoaderState | Non
     return ObjectSession(task, **common)
 
 
-def _recipe_session(
-    loader: DataLoader[Any], recipe: Recipe, seed: int, common: dict[str, Any]
-) -> RecipeSession:
+def _recipe_session(loader: Described, recipe: Recipe, seed: int, common: dict[str, Any]) -> RecipeSession:
     options, workers, prefetch = loader._options, loader.num_workers, loader._prefetch
     first = first_here(options.rank)
     if first and isinstance(recipe.decoder, Decode):
@@ -96,7 +131,7 @@ def _recipe_session(
     )
 
 
-def _inline_session(loader: DataLoader[Any], resume: LoaderState | None, pin: bool) -> InlineSession:
+def _inline_session(loader: Described, resume: LoaderState | None, pin: bool) -> InlineSession:
     common: dict[str, Any] = {"auto_collation": loader._auto_collation, "book": loader._book, "pin": pin}
     if not loader._iterable:
         return InlineSession(loader.dataset, loader.collate_fn, **common)

@@ -5,16 +5,41 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from headrace.core.errors import LoaderClosed, OutOfSharedMemory
 from headrace.core.interrupts import held
+from headrace.loader.observer import Observer
 from headrace.loader.ordering import Place
 from headrace.loader.sessions import SKIPPED, Session
+from headrace.loader.state import LoaderState
 
-if TYPE_CHECKING:
-    from headrace.loader.dataloader import DataLoader
-    from headrace.loader.state import LoaderState
+
+class Iterated(Protocol):
+    """What an epoch needs of its ``DataLoader``, which is told of its course."""
+
+    dataset: Any
+    num_workers: int
+    timeout: float
+    _IterableDataset_len_called: Any
+    _closed: bool
+    _observer: Observer
+    _session: Session | None
+
+    def __len__(self) -> int:
+        """Batches of an epoch."""
+
+    def _late(self, iterator: EpochIterator, session: Session) -> None:
+        """The first batch is about to be asked for."""
+
+    def _delivered(self, place: Place, drawn: Any) -> None:
+        """A batch was given out."""
+
+    def _epoch_over(self, place: Place) -> None:
+        """All were."""
+
+    def _over(self, iterator: EpochIterator, session: Session, *, whole: bool, broken: bool = False) -> None:
+        """An iterator came to its end (``whole``), was dropped on the way, or cannot go on (``broken``)."""
 
 
 class EpochIterator(Iterator[Any]):
@@ -22,7 +47,7 @@ class EpochIterator(Iterator[Any]):
 
     def __init__(
         self,
-        loader: DataLoader[Any],
+        loader: Iterated,
         place: Place,
         *,
         steps: int | None,

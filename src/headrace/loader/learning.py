@@ -13,13 +13,14 @@ import time
 from typing import Any
 
 from headrace.coordinate.directory import Directory
+from headrace.core import environment
 from headrace.core.forms import Form
 from headrace.core.layout import RowLayout
 from headrace.host.base import Host
 from headrace.loader.sharing import job_name
 from headrace.loader.sums import host_sums, means_of
 from headrace.measure import Profile, Seen, learn, load_profile
-from headrace.measure.keep import fingerprint_of
+from headrace.measure.profile_files import fingerprint_of
 from headrace.measure.seen import Cost, Starved
 from headrace.planning import LOOK_EVERY, Measured, Staff, Supply, Terms
 from headrace.recipes.recipe import Recipe
@@ -39,18 +40,10 @@ _AT_WORK = 0.5
 """Fetching that keeps a CPU busy for more than this part of its time is not waiting for storage."""
 
 
-def wants_profiles() -> bool:
-    """Whether loaders may read and keep profiles."""
-    return os.environ.get("HEADRACE_PROFILES", "") not in ("0", "false", "no")
-
-
 def first_here(rank: int) -> bool:
     """Whether this rank keeps profiles: one on each machine is enough."""
-    for name in ("LOCAL_RANK", "SLURM_LOCALID"):
-        local = os.environ.get(name, "")
-        if local.isdigit():
-            return int(local) == 0
-    return rank == 0
+    local = environment.local_rank()
+    return (rank if local is None else local) == 0
 
 
 class Learning:
@@ -63,7 +56,7 @@ class Learning:
         self._keeps, self._cached, self._inline = keeps, cached, inline
         self._process = os.getpid()
         self._profile: Profile | None = None
-        self._identified = wants_profiles() and self._recall()
+        self._identified = environment.profiling() and self._recall()
         self._delivered, self._enough = 0, min(_ENOUGH, len(recipe.source))
         self._augmented: float | None = None
         self._fetchers = 1

@@ -11,17 +11,17 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from headrace.core import environment
 from headrace.core.memory import available_memory
 from headrace.loader.describe import Entered, describe
-from headrace.loader.learning import wants_profiles
 from headrace.loader.native import Native
 from headrace.loader.place import cpus_per_rank
 from headrace.loader.sessions import Session
 from headrace.loader.sharing import job_name
 from headrace.loader.sums import entries, session_sums
 from headrace.measure import Profile, load_profile
-from headrace.measure.keep import label_of
-from headrace.measure.runs import Run, process_start, prune_runs, recording, run_name, save_run
+from headrace.measure.profile_files import label_of
+from headrace.measure.runs import Run, process_start, prune_runs, run_name, save_run
 from headrace.planning import Measured, Situation
 from headrace.recipes.recipe import Recipe
 
@@ -72,7 +72,7 @@ class Observer:
         self._asked_for_profile = False
         self._available = (0.0, 1)
         self._means_due = 0.0
-        self._records = recording()
+        self._records = environment.recording()
         self._owner = os.getpid()
         self._directory = _here()
         self._started = 0.0
@@ -158,7 +158,7 @@ class Observer:
 
     def _known(self) -> Profile | None:
         """What a profile says of the recipe, if somebody took one."""
-        if not self._asked_for_profile and self.subject.recipe is not None and wants_profiles():
+        if not self._asked_for_profile and self.subject.recipe is not None and environment.profiling():
             self._asked_for_profile = True
             with contextlib.suppress(Exception):  # (what a source of the user's makes of its fingerprint)
                 self._profile = load_profile(self.subject.recipe)

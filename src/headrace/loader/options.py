@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headrace.core import environment
 from headrace.core.errors import OptionError
 from headrace.core.forms import Form
 from headrace.core.memory import available_memory, total_memory
@@ -179,7 +179,7 @@ def read_snapshots(every: Any) -> int | None:
 def wants_sharing(share: bool | None, described: bool) -> bool:
     """Whether a loader shares: as it was told, else as the environment says for all that have a recipe."""
     if share is None:
-        return described and os.environ.get("HEADRACE_SHARE", "") not in ("", "0", "false", "no")
+        return described and environment.sharing()
     return share
 
 

@@ -11,19 +11,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.coordinate.protocol import Join
+from headrace.core import environment
 from headrace.core.errors import OptionError
 from headrace.core.forms import Form
 from headrace.core.layout import RowLayout
 from headrace.engine.bodies import Body
 from headrace.engine.share import SharedStore
-from headrace.host import runtime
 from headrace.host.client import SharedClient
 from headrace.loader.options import Options
 from headrace.recipes.recipe import Recipe
 from headrace.sources import identities
 
-_LAUNCHERS = (("TORCHELASTIC_RUN_ID",), ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("MASTER_ADDR", "MASTER_PORT"))
-"""Environment variables that all processes of one job, and only those, have in common."""
 _loaders = itertools.count()
 
 
@@ -47,7 +45,9 @@ class Sharing:
     @property
     def store(self) -> Callable[..., SharedStore]:
         """Makes the shared cache as a worker sees it; called in the worker."""
-        return functools.partial(_open_store, self.client.path, self.client.token, runtime.patience())
+        return functools.partial(
+            _open_store, self.client.path, self.client.token, environment.host_patience()
+        )
 
     def open(self, layout: RowLayout | None) -> None:
         """Join the host. ``layout``: how rows lie, None where batches are collated as a whole."""
@@ -94,10 +94,9 @@ class Sharing:
         """What the ranks of one job have in common, and nobody else has."""
         if self._options.world_size == 1 or self._explicit:
             return self.client.token
-        for names in _LAUNCHERS:
-            values = [os.environ.get(name, "") for name in names]
-            if all(values) and values != ["none"]:
-                return "|".join([*values, str(self._number)])[-128:]
+        launch = environment.launch()
+        if launch:
+            return "|".join([*launch, str(self._number)])[-128:]
         return f"ppid{os.getppid()}|{self._number}"
 
 

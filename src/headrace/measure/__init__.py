@@ -4,12 +4,12 @@
 ``learn`` adds what a job found out while it ran.
 """
 
-from headrace.measure.keep import forget_profile, learn, load_profile, save_profile
 from headrace.measure.limits import Limit, find_limits
 from headrace.measure.machine import Machine
 from headrace.measure.profile import Profile
+from headrace.measure.profile_files import forget_profile, learn, load_profile, save_profile
+from headrace.measure.profiling import take_profile
 from headrace.measure.seen import Seen
-from headrace.measure.take import take_profile
 
 __all__ = [
     "Limit",

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 
 from headrace.engine.gil import GilProbe
-from headrace.measure.hands import STAGES, make_hands, possible, rows_per_order
+from headrace.measure.loaded_samples import LoadedSamples
+from headrace.measure.preparing_thread import STAGES, possible_stages, preparing_threads, rows_per_order
 from headrace.measure.processes import in_processes
-from headrace.measure.stock import Stock
-from headrace.measure.together import together, widths
+from headrace.measure.timed_threads import run_threads, thread_counts
 from headrace.planning import Staff, staff
 from headrace.recipes.image.opencv import cv2
 
@@ -38,7 +38,7 @@ class Stage(msgspec.Struct, frozen=True):
 
 
 class CPU(msgspec.Struct, frozen=True):
-    """Of each stage; see ``hands.STAGES``. None for those that samples do not go through."""
+    """Of each stage; see ``preparing_thread.STAGES``. None for those that samples do not go through."""
 
     prepare: Stage
     uncached: Stage
@@ -61,53 +61,53 @@ class CPU(msgspec.Struct, frozen=True):
 
 def cpu_ticks(cpus: int) -> int:
     """How often ``measure_cpu`` calls ``tick``."""
-    return 1 + len(STAGES) * (len(widths(cpus)) + 1)
+    return 1 + len(STAGES) * (len(thread_counts(cpus)) + 1)
 
 
-def measure_cpu(stock: Stock, cpus: int, seconds: float, tick: Callable[[], None]) -> CPU:
+def measure_cpu(loaded: LoadedSamples, cpus: int, seconds: float, tick: Callable[[], None]) -> CPU:
     """The rates of all stages, in about so many seconds. To be called ``as_in_workers``."""
-    recipe = stock.recipe
+    recipe = loaded.recipe
     each = seconds / cpu_ticks(cpus)
     found: dict[str, Stage] = {}
-    held = _held(stock, each) if recipe.user_code else None
+    held = _held(loaded, each) if recipe.user_code else None
     tick()
     # Steps that draw from generators of the process get a process each.
     wanted = staff(cpus, None, 1.0 if recipe.user_randomness else held)
-    stages = possible(stock)
+    stages = possible_stages(loaded)
     for stage in STAGES:
         if stage in stages:
-            found[stage] = _stage(stock, stage, cpus, wanted, each, tick)
+            found[stage] = _stage(loaded, stage, cpus, wanted, each, tick)
         else:
-            for _ in range(len(widths(cpus)) + 1):
+            for _ in range(len(thread_counts(cpus)) + 1):
                 tick()
     return CPU(**found, held=held, processes=wanted.processes, threads=wanted.threads)
 
 
 def _stage(
-    stock: Stock, stage: str, cpus: int, wanted: Staff, each: float, tick: Callable[[], None]
+    loaded: LoadedSamples, stage: str, cpus: int, wanted: Staff, each: float, tick: Callable[[], None]
 ) -> Stage:
-    rows = rows_per_order(stock, stage)
+    rows = rows_per_order(loaded, stage)
     rates, cpu = [], 0.0
-    for threads in widths(cpus):
-        tally = together(make_hands(stock, stage, rows, threads), each)
-        rates.append(Rate(threads, tally.rate))
-        cpu = cpu or tally.cpu
+    for threads in thread_counts(cpus):
+        throughput = run_threads(preparing_threads(loaded, stage, rows, threads), each)
+        rates.append(Rate(threads, throughput.rate))
+        cpu = cpu or throughput.cpu
         tick()
     machine = None
     if wanted.processes > 1:
         machine = in_processes(
             wanted.processes,
-            lambda number: make_hands(stock, stage, rows, wanted.threads, number * wanted.threads),
+            lambda number: preparing_threads(loaded, stage, rows, wanted.threads, number * wanted.threads),
             each,
         )
     tick()
     return Stage(cpu, max(rate.samples for rate in rates) if machine is None else machine.rate, rates)
 
 
-def _held(stock: Stock, seconds: float) -> float:
-    hands = make_hands(stock, "prepare", rows_per_order(stock, "prepare"), 1)
+def _held(loaded: LoadedSamples, seconds: float) -> float:
+    threads = preparing_threads(loaded, "prepare", rows_per_order(loaded, "prepare"), 1)
     with GilProbe() as probe:
-        together(hands, seconds)
+        run_threads(threads, seconds)
     return probe.held
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headrace.cache.arena import Arena
 from headrace.core.errors import OutOfSharedMemory
 from headrace.core.memory import available_memory
-from headrace.measure.together import Work, together, widths
+from headrace.measure.timed_threads import Work, run_threads, thread_counts
 
 _TOTAL = 128 << 20
 """Bytes that are copied from and to: more than the caches of most CPUs hold."""
@@ -31,7 +31,7 @@ class Bandwidth(msgspec.Struct, frozen=True):
 def measure_memory(cpus: int, seconds: float, tick: Callable[[], None]) -> list[Bandwidth]:
     """The bandwidth by number of threads; empty where there is too little memory to measure with.
 
-    ``tick`` is called after each of ``2 * len(widths(cpus))`` measurements.
+    ``tick`` is called after each of ``2 * len(thread_counts(cpus))`` measurements.
     """
     total = min(_TOTAL, available_memory() // 16) // _PIECE * _PIECE
     if not total:
@@ -47,12 +47,12 @@ def measure_memory(cpus: int, seconds: float, tick: Callable[[], None]) -> list[
         shared[:] = 1  # so that no page has to be found while time is taken
         own[:] = 2
         found = []
-        each = seconds / (2 * len(widths(cpus)))
-        for threads in widths(cpus):
+        each = seconds / (2 * len(thread_counts(cpus)))
+        for threads in thread_counts(cpus):
             starts = [total // threads * number // _PIECE * _PIECE for number in range(threads)]
-            out = together([_copying(shared, own, start) for start in starts], each).rate
+            out = run_threads([_copying(shared, own, start) for start in starts], each).rate
             tick()
-            into = together([_copying(own, shared, start) for start in starts], each).rate
+            into = run_threads([_copying(own, shared, start) for start in starts], each).rate
             tick()
             found.append(Bandwidth(threads, out, into))
         return found

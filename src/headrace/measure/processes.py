@@ -1,4 +1,4 @@
-"""The same as ``together``, in several processes at once: as a machine's workers do."""
+"""The same as ``run_threads``, in several processes at once: as a machine's workers do."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from functools import partial
 from typing import NoReturn
 
 from headrace.core.interrupts import held, impatient
-from headrace.measure.together import Tally, Work, together
+from headrace.measure.timed_threads import Throughput, Work, run_threads
 
 _RESULT = struct.Struct("<Qddd")
 _READY = b"r"
@@ -26,8 +26,8 @@ _LOOK = 0.1
 
 def in_processes(
     count: int, make_works: Callable[[int], Sequence[Work]], seconds: float, grace: float = _GRACE
-) -> Tally | None:
-    """Fork ``count`` processes, each of which does ``together`` what ``make_works(its number)`` gives.
+) -> Throughput | None:
+    """Fork ``count`` processes, each of which runs threads for what ``make_works(its number)`` gives.
 
     They start when all of them are ready. None where one of them fails, hangs or dies: what was measured by the
     others is worth nothing then.
@@ -36,11 +36,11 @@ def in_processes(
         results = _results(count, make_works, seconds, grace)
     if results is None:
         return None
-    tallies = [Tally(*_RESULT.unpack(result)) for result in results]
-    done = sum(tally.done for tally in tallies)
-    cpu = sum(tally.cpu * tally.done for tally in tallies)
-    seconds = max(tally.seconds for tally in tallies)
-    return Tally(done, seconds, sum(tally.rate for tally in tallies), cpu / max(done, 1))
+    found = [Throughput(*_RESULT.unpack(result)) for result in results]
+    done = sum(each.done for each in found)
+    cpu = sum(each.cpu * each.done for each in found)
+    seconds = max(each.seconds for each in found)
+    return Throughput(done, seconds, sum(each.rate for each in found), cpu / max(done, 1))
 
 
 def _results(
@@ -111,7 +111,7 @@ def _child(out: int, go: int, make_works: Callable[[], Sequence[Work]], seconds:
             work()  # what is done only once
         os.write(out, _READY)
         os.read(go, 1)
-        os.write(out, _RESULT.pack(*together(works, seconds)))
+        os.write(out, _RESULT.pack(*run_threads(works, seconds)))
         status = 0
     finally:
         os._exit(status)

@@ -10,12 +10,13 @@ import contextlib
 import os
 import re
 import socket
-import tempfile
 import time
 from pathlib import Path
 
 import msgspec
 
+from headrace.core import environment
+from headrace.core.files import PARTIAL, write_json
 from headrace.planning import Situation
 
 VERSION = 1
@@ -63,16 +64,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     version: int = VERSION
 
 
-def recording() -> bool:
-    """Whether runs are recorded: unless the environment says ``HEADRACE_RECORD=0``."""
-    return os.environ.get("HEADRACE_RECORD", "1").lower() not in ("0", "false", "no")
-
-
 def runs_dir() -> Path:
     """Where records lie."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    base = state if os.path.isabs(state) else os.path.join(os.path.expanduser("~"), ".local", "state")
-    return Path(base, "headrace", "runs")
+    return Path(environment.state_home(), "headrace", "runs")
 
 
 def run_name(started: float, pid: int, number: int) -> str:
@@ -81,22 +75,12 @@ def run_name(started: float, pid: int, number: int) -> str:
 
 
 def save_run(run: Run) -> bool:
-    """Write a record in place of what it said before; whether that worked. Never an error.
-
-    Whoever reads finds the old file or the new one, and never a part.
-    """
+    """Write a record in place of what it said before; whether that worked. Never an error."""
     place = runs_dir()
-    name = ""
     try:
         place.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(prefix=".", suffix=".partial", dir=place)
-        with open(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(run), indent=1) + b"\n")
-        os.replace(name, place / f"{run.name}.json")
+        write_json(place / f"{run.name}.json", run)
     except OSError:
-        with contextlib.suppress(OSError):
-            if name:
-                os.unlink(name)
         return False
     return True
 
@@ -109,7 +93,7 @@ def prune_runs(keep: int = KEPT) -> None:
         old = names[: max(0, len(names) - keep)]
         for entry in entries:
             with contextlib.suppress(OSError):
-                left = entry.name.endswith(".partial") and time.time() - entry.stat().st_mtime > _STALE
+                left = entry.name.endswith(PARTIAL) and time.time() - entry.stat().st_mtime > _STALE
                 if left or entry.name in old:
                     os.unlink(entry.path)
 

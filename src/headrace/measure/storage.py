@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 import numpy as np
 
-from headrace.measure.together import Tally, together
+from headrace.measure.timed_threads import Throughput, run_threads
 from headrace.sources.source import Source
 
-WIDTHS = (1, 2, 4, 8, 16, 32)
+THREAD_COUNTS = (1, 2, 4, 8, 16, 32)
 """Reads at once. Workers do no more than the last, each."""
 _SLOWER = 1.5
 """What comes from storage takes at least so many times as long as what is in memory."""
@@ -63,18 +63,18 @@ def measure_storage(
 ) -> Storage | None:
     """Read samples of ``order`` for at most about so many seconds; None where not one could be read.
 
-    ``tick`` is called after each of ``WIDTHS``. A source whose single reads are slow takes longer.
+    ``tick`` is called after each of ``THREAD_COUNTS``. A source whose single reads are slow takes longer.
     """
     cold: list[Reading] = []
     warm: list[Reading] = []
     cpu = 0.0
     dropped: bool | None = None
-    for number, threads in enumerate(WIDTHS):
+    for number, threads in enumerate(THREAD_COUNTS):
         if cold and threads > len(order):
             tick()
             continue
         first, again = _Readings(source, threads), _Readings(source, threads)
-        until = time.perf_counter() + seconds / len(WIDTHS)
+        until = time.perf_counter() + seconds / len(THREAD_COUNTS)
         for chosen in _rounds(order, number):
             gone = _drop(source, chosen)
             dropped = gone if dropped is None else dropped and gone is not False
@@ -97,10 +97,10 @@ def measure_storage(
 def _rounds(order: Sequence[int], number: int) -> Iterator[Sequence[int]]:
     """Samples to read in one round after the other, more and more as there seems to be time for them.
 
-    Each of ``WIDTHS`` has samples of its own, if there are enough: those that were read before may lie in a cache
-    of the disk or of a server, which cannot be told to drop them.
+    Each of ``THREAD_COUNTS`` has samples of its own, if there are enough: those that were read before may lie in a
+    cache of the disk or of a server, which cannot be told to drop them.
     """
-    threads, share = WIDTHS[number], len(order) // len(WIDTHS)
+    threads, share = THREAD_COUNTS[number], len(order) // len(THREAD_COUNTS)
     own = order[number * share : (number + 1) * share] if share >= 2 * threads else order
     at, count = 0, 8 * threads
     while at < len(own):
@@ -136,11 +136,11 @@ class _Readings:
                 self.sizes.append(len(blob))
             return 1
 
-        tally: Tally = together([read_one] * self._threads, seconds)
+        throughput: Throughput = run_threads([read_one] * self._threads, seconds)
         # By the clock: where reads queue up, those that come first would make each thread look fast.
-        self._seconds += tally.seconds
-        self._cpu += tally.cpu * tally.done
-        return tally.done
+        self._seconds += throughput.seconds
+        self._cpu += throughput.cpu * throughput.done
+        return throughput.done
 
     @property
     def cpu(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from headrace.planning.paper import WAITED, Paper, on_paper
+from headrace.planning.loader_model import WAITED, LoaderModel, model_of
 from headrace.planning.remedies import Curve, Remedy, find_remedies, what_if
 from headrace.planning.situation import Situation
 
@@ -19,7 +19,7 @@ CAUSES = {
 }
 """What a loop may wait for, and how that is said."""
 LIMITS = {"storage": "storage", "cpu": "the CPUs", "hands": "the preparing threads", "trainer": "the trainer"}
-"""What may set the pace on paper."""
+"""What may set the pace by the model."""
 
 
 _CHANGES = 0.05
@@ -63,30 +63,30 @@ class Advice(msgspec.Struct, frozen=True):
 
 def advise(situation: Situation) -> Advice | None:
     """Advice for a loader; None while too little was measured."""
-    paper = on_paper(situation)
-    if paper is None:
+    model = model_of(situation)
+    if model is None:
         return None
     recent = situation.recent
     rate, waited = recent.delivered / recent.seconds, recent.waited / recent.seconds
-    now = rate if situation.inline else paper.rate()
+    now = rate if situation.inline else model.rate()
     stalls = find_stalls(situation)
     return Advice(
         waited=waited,
         rate=rate,
-        trainer=paper.trainer,
+        trainer=model.trainer,
         expected=now,
         cause="trainer" if waited < WAITED else _cause(stalls),
         stalls=stalls,
-        remedies=find_remedies(situation, paper, now),
-        notes=_notes(situation, paper, abs(now / rate - 1) > _CHANGES),
-        numbers=_numbers(situation, paper),
+        remedies=find_remedies(situation, model, now),
+        notes=_notes(situation, model, abs(now / rate - 1) > _CHANGES),
+        numbers=_numbers(situation, model),
     )
 
 
 def curve(situation: Situation) -> Curve | None:
     """Samples per second by size of the cache; None where that is not known."""
-    paper = on_paper(situation)
-    return None if paper is None else what_if(situation, paper)
+    model = model_of(situation)
+    return None if model is None else what_if(situation, model)
 
 
 def find_stalls(situation: Situation) -> dict[str, float]:
@@ -135,41 +135,41 @@ def _cause(stalls: dict[str, float]) -> str:
     return max(steps, key=stalls.__getitem__)
 
 
-def _notes(situation: Situation, paper: Paper, changes: bool) -> list[str]:
+def _notes(situation: Situation, model: LoaderModel, changes: bool) -> list[str]:
     """``changes``: other rates are expected than those of late."""
     notes = [situation.slow_kernels] if situation.slow_kernels else []
     if situation.recent.waited < WAITED * situation.recent.seconds:
         notes.append("nothing about the loader would make training faster")
     if changes and situation.cache and not situation.shared and not situation.inline:
         notes.append("the cache was still filling: gains refer to a full one")
-    untold = situation.kind == "recipe" and not situation.shared and not paper.knows_decoded
+    untold = situation.kind == "recipe" and not situation.shared and not model.knows_decoded
     if untold and not situation.full_part and situation.recent.pixels:
         notes.append("what a cache of decoded samples would give is known after `headrace profile`")
     if situation.shared:
         notes.append("what the shared cache holds, and for whom: `headrace status`")
-    if not 0.7 < paper.fit < 1.3:
-        notes.append(f"the model is off by a factor of {1 / paper.fit:.1f}: take gains as rough")
+    if not 0.7 < model.fit < 1.3:
+        notes.append(f"the model is off by a factor of {1 / model.fit:.1f}: take gains as rough")
     return notes
 
 
-def _numbers(situation: Situation, paper: Paper) -> dict[str, float]:
+def _numbers(situation: Situation, model: LoaderModel) -> dict[str, float]:
     """The measured numbers that gains rest on: seconds of a sample, bytes, what there is to work with."""
     recent = situation.recent
     found = {
         "seconds": recent.seconds,
         "samples": float(recent.delivered),
-        "cpus": paper.cpus,
-        "hands": paper.hands,
+        "cpus": model.cpus,
+        "hands": model.hands,
         "cpus_busy": (recent.cpu + recent.fetch_cpu + (recent.loop_cpu)) / recent.seconds,
-        "decode_cpu_s": paper.decode_cpu,
-        "augment_cpu_s": paper.augment_cpu,
-        "user_cpu_s": paper.user_decode[0] + paper.user_augment[0],
-        "fetch_cpu_s": paper.fetch_cpu,
-        "loop_cpu_s": paper.loop_cpu,
-        "encoded_bytes": paper.encoded,
+        "decode_cpu_s": model.decode_cpu,
+        "augment_cpu_s": model.augment_cpu,
+        "user_cpu_s": model.user_decode[0] + model.user_augment[0],
+        "fetch_cpu_s": model.fetch_cpu,
+        "loop_cpu_s": model.loop_cpu,
+        "encoded_bytes": model.encoded,
         "decoded_bytes": situation.decoded,
-        "storage_bytes_s": paper.storage,
+        "storage_bytes_s": model.storage,
         "cache_bytes": situation.cache,
-        "model_fit": paper.fit,
+        "model_fit": model.fit,
     }
     return {name: value for name, value in found.items() if 0 < value < 1e14}

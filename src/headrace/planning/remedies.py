@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from headrace.core.sizes import show_size
-from headrace.planning.paper import ENCODED, Paper, hands_for, with_decoded_cache
+from headrace.planning.loader_model import ENCODED, LoaderModel, hands_for, with_decoded_cache
 from headrace.planning.search import Plan, Split
 from headrace.planning.situation import Situation
 
@@ -60,88 +60,88 @@ class Curve(msgspec.Struct, frozen=True):
     split: list[Split]
 
 
-def find_remedies(situation: Situation, paper: Paper, now: float) -> list[Remedy]:
+def find_remedies(situation: Situation, model: LoaderModel, now: float) -> list[Remedy]:
     """Changes that are worth it, the best first. ``now``: samples per second without any."""
     found = [
         remedy
         for make in (_workers, _cache, _cpus, _storage, _user_code, _smaller)
-        for remedy in make(situation, paper, now)
+        for remedy in make(situation, model, now)
     ]
     return sorted((one for one in found if one.gain >= WORTH), key=lambda one: -one.gain)
 
 
-def what_if(situation: Situation, paper: Paper, points: int = _SIZES) -> Curve | None:
+def what_if(situation: Situation, model: LoaderModel, points: int = _SIZES) -> Curve | None:
     """The curve over cache sizes, from none to one that holds all samples; None where none would help."""
-    most = _most(situation, paper)
+    most = _most(situation, model)
     if not most:
         return None
-    sizes = sorted({0.0, paper.cache, *np.linspace(0.0, max(most, paper.cache), points + 1).tolist()})
-    plans = [best_with(situation, paper, size) for size in sizes]
-    # A larger cache need not be filled, so it is never worse; on paper it may be by a little.
+    sizes = sorted({0.0, model.cache, *np.linspace(0.0, max(most, model.cache), points + 1).tolist()})
+    plans = [best_with(situation, model, size) for size in sizes]
+    # A larger cache need not be filled, so it is never worse; by the model it may be by a little.
     rates = np.maximum.accumulate([plan.throughput for plan in plans]).tolist()
     return Curve(sizes, rates, [plan.split for plan in plans])
 
 
-def best_with(situation: Situation, paper: Paper, cache: float) -> Plan:
+def best_with(situation: Situation, model: LoaderModel, cache: float) -> Plan:
     """The best that can be had with a cache of this size, whatever form its samples are in."""
-    encoded = Plan(ENCODED, float(paper.rates(cache, np.array([ENCODED]))[0]))
+    encoded = Plan(ENCODED, float(model.rates(cache, np.array([ENCODED]))[0]))
     if not cache:
         return encoded
-    found = [with_decoded_cache(situation, paper).best(cache), encoded]
-    if cache == paper.cache:
-        found.append(Plan(paper.split, paper.rate()))
+    found = [with_decoded_cache(situation, model).best(cache), encoded]
+    if cache == model.cache:
+        found.append(Plan(model.split, model.rate()))
     return max(found, key=lambda plan: plan.throughput)
 
 
-def _most(situation: Situation, paper: Paper) -> float:
+def _most(situation: Situation, model: LoaderModel) -> float:
     """Bytes of a cache that holds everything in the largest form of which enough is known."""
     if situation.kind == "dataset" or situation.shared:
         return 0.0
-    terms = with_decoded_cache(situation, paper).terms(0.0)
+    terms = with_decoded_cache(situation, model).terms(0.0)
     known = [size for size in (terms.encoded, terms.decoded) if size < 1e14]
     return 1.02 * terms.samples * max(known, default=0.0)
 
 
-def _cache(situation: Situation, paper: Paper, now: float) -> Iterator[Remedy]:
-    room = max(_MEMORY * situation.memory, paper.cache)
-    most = _most(situation, paper)
+def _cache(situation: Situation, model: LoaderModel, now: float) -> Iterator[Remedy]:
+    room = max(_MEMORY * situation.memory, model.cache)
+    most = _most(situation, model)
     if situation.inline or not most:
         return
     sizes = np.linspace(0.0, most, _SIZES + 1).tolist()
-    terms = paper.terms(0.0)
+    terms = model.terms(0.0)
     encoded_all = 1.02 * terms.samples * terms.encoded if terms.encoded < 1e14 else most
     sizes += np.linspace(0.0, encoded_all, _SIZES // 2 + 1).tolist()
     plans = [
-        (size, best_with(situation, paper, size)) for size in sorted(sizes) if paper.cache < size <= room
+        (size, best_with(situation, model, size)) for size in sorted(sizes) if model.cache < size <= room
     ]
     if not plans:
         return
     rate = max(plan.throughput for _, plan in plans)
     size, plan = next((size, plan) for size, plan in plans if plan.throughput >= _NEARLY * rate)
     enough = max(size, encoded_all if plan.split == ENCODED else most)
-    size = min(paper.cache + _SPARE * (size - paper.cache), enough, room)
-    plan = best_with(situation, paper, size)
+    size = min(model.cache + _SPARE * (size - model.cache), enough, room)
+    plan = best_with(situation, model, size)
     encoded, decoded, _ = plan.split
     form = "encoded" if decoded < 0.05 else "decoded" if encoded < 0.05 else "encoded and decoded"
     what = f"a cache of {show_size(size)} for {form} samples"
-    if paper.cache:
-        what = f"{show_size(size - paper.cache)} more cache, for {form} samples"
+    if model.cache:
+        what = f"{show_size(size - model.cache)} more cache, for {form} samples"
     if plan.split == ENCODED:
         what += " (split=(1, 0, 0))"
-    after = paper if form == "encoded" else with_decoded_cache(situation, paper)
+    after = model if form == "encoded" else with_decoded_cache(situation, model)
     yield Remedy(
         "cache", what, plan.throughput / now, plan.throughput, size, after.limit(size, plan.split), plan.split
     )
 
 
-def _cpus(situation: Situation, paper: Paper, now: float) -> Iterator[Remedy]:
+def _cpus(situation: Situation, model: LoaderModel, now: float) -> Iterator[Remedy]:
     if situation.inline:
         return
-    present = max(1, round(paper.cpus))
-    scale = paper.cpus / present
+    present = max(1, round(model.cpus))
+    scale = model.cpus / present
     tried = {
-        cpus: paper.with_hands(
-            scale * cpus, max(paper.hands, hands_for(situation, cpus, situation.own_workers))
+        cpus: model.with_hands(
+            scale * cpus, max(model.hands, hands_for(situation, cpus, situation.own_workers))
         )
         for cpus in range(present + 1, 2 * present + 1)
     }
@@ -152,47 +152,47 @@ def _cpus(situation: Situation, paper: Paper, now: float) -> Iterator[Remedy]:
     yield Remedy("cpus", what, better.rate() / now, better.rate(), cpus, better.limit())
 
 
-def _workers(situation: Situation, paper: Paper, now: float) -> Iterator[Remedy]:
+def _workers(situation: Situation, model: LoaderModel, now: float) -> Iterator[Remedy]:
     """Where the user gave fewer hands than the CPUs could serve."""
-    cpus = max(1, round(paper.cpus))
+    cpus = max(1, round(model.cpus))
     hands = hands_for(situation, cpus, None)
-    if situation.kind == "dataset" and not situation.inline and paper.augment_cpu:
+    if situation.kind == "dataset" and not situation.inline and model.augment_cpu:
         # Workers that wait rather than compute may be more than there are CPUs.
-        hands = round(min(4.0 * cpus, max(hands, cpus * paper.augment_wall / paper.augment_cpu)))
-    if hands <= paper.hands and not situation.inline:
+        hands = round(min(4.0 * cpus, max(hands, cpus * model.augment_wall / model.augment_cpu)))
+    if hands <= model.hands and not situation.inline:
         return
-    better = paper.with_hands(paper.cpus, hands)
+    better = model.with_hands(model.cpus, hands)
     what = f"{hands} workers in place of {situation.own_workers or 0}"
     if situation.kind == "recipe":
         what = f"num_workers left to headrace ({hands} preparing threads)"
     yield Remedy("workers", what, better.rate() / now, better.rate(), hands, better.limit())
 
 
-def _storage(situation: Situation, paper: Paper, now: float) -> Iterator[Remedy]:
-    if not paper.storage_is_all or not math.isfinite(paper.storage):
+def _storage(situation: Situation, model: LoaderModel, now: float) -> Iterator[Remedy]:
+    if not model.storage_is_all or not math.isfinite(model.storage):
         return
-    better = replace(paper, storage=math.inf)
-    read = paper.demands(paper.cache, np.array([paper.split]))["storage"][0] * paper.storage
+    better = replace(model, storage=math.inf)
+    read = model.demands(model.cache, np.array([model.split]))["storage"][0] * model.storage
     wanted = _SPARE * better.rate() * float(read)
-    if wanted <= paper.storage:
+    if wanted <= model.storage:
         return
-    what = f"storage that gives {_speed(wanted)} in place of {_speed(paper.storage)}"
+    what = f"storage that gives {_speed(wanted)} in place of {_speed(model.storage)}"
     yield Remedy("storage", what, better.rate() / now, better.rate(), wanted, better.limit())
 
 
-def _user_code(situation: Situation, paper: Paper, now: float) -> Iterator[Remedy]:
+def _user_code(situation: Situation, model: LoaderModel, now: float) -> Iterator[Remedy]:
     if situation.inline or situation.kind == "dataset":
         return
-    better = paper.without_user_code()
+    better = model.without_user_code()
     names = ", ".join(situation.user_steps) or "your own code"
-    spared = paper.user_decode[0] + paper.user_augment[0]
+    spared = model.user_decode[0] + model.user_augment[0]
     what = (
         f"{names} at no cost (now {1e3 * spared:.2f} CPU ms a sample): headrace's own steps, or compiled code"
     )
     yield Remedy("user code", what, better.rate() / now, better.rate(), spared, better.limit())
 
 
-def _smaller(situation: Situation, paper: Paper, now: float) -> Iterator[Remedy]:
+def _smaller(situation: Situation, model: LoaderModel, now: float) -> Iterator[Remedy]:
     recent = situation.recent
     if situation.inline or not situation.needed_pixels or not recent.pixels or not recent.decoded:
         return
@@ -202,7 +202,7 @@ def _smaller(situation: Situation, paper: Paper, now: float) -> Iterator[Remedy]
         return
     part = wanted / pixels
     side = round(_MARGIN * math.sqrt(situation.needed_pixels))
-    better = paper.with_smaller_files(part)
+    better = model.with_smaller_files(part)
     what = f"files resized to {side} pixels on the short side beforehand (about {part:.0%} of their pixels)"
     yield Remedy(
         "smaller images", what, better.rate() / now, better.rate(), part, better.limit(), estimated=True

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,9 +20,45 @@ from headrace.recipes.op import Op
 from headrace.recipes.views import Views
 
 if TYPE_CHECKING:
-    from headrace.recipes.recipe import Recipe
+    from headrace.sources.source import Source
 
 _STAY = (ColorJitter, Grayscale, GaussianBlur, Operation, Normalise, Layout, RandomErasing)
+
+
+class Definition(Protocol):
+    """What is looked at of a ``Recipe``."""
+
+    @property
+    def source(self) -> Source:
+        """Where its samples lie."""
+
+    @property
+    def decoder(self) -> Op | None:
+        """Its first step."""
+
+    @property
+    def steps(self) -> tuple[Op, ...]:
+        """Its steps after that."""
+
+    @property
+    def collate(self) -> Any:
+        """What makes a batch of samples, if it is the user's."""
+
+    @property
+    def target_transform(self) -> Any:
+        """What is done to targets, if anything."""
+
+    @property
+    def follow(self) -> Follower | Sequence[Follower] | None:
+        """As it was given."""
+
+    @property
+    def followers(self) -> tuple[Follower, ...]:
+        """The parts of the target that follow the geometry of their images."""
+
+    @property
+    def gives_images(self) -> bool:
+        """Whether samples are images as headrace writes them."""
 
 
 def _stays(step: Op) -> bool:
@@ -33,7 +70,7 @@ def _stays(step: Op) -> bool:
     return isinstance(step, _STAY)
 
 
-def check_followers(recipe: Recipe) -> None:
+def check_followers(recipe: Definition) -> None:
     """Refuse what masks and boxes could not follow: they would lie beside their images without a word."""
     followers = recipe.followers
     for follower in followers:
@@ -58,7 +95,7 @@ def check_followers(recipe: Recipe) -> None:
             )
 
 
-def check_batch(recipe: Recipe, step: BatchStep) -> None:
+def check_batch(recipe: Definition, step: BatchStep) -> None:
     """Refuse batch steps that have nothing to work on."""
     targets = recipe.source.targets
     if not isinstance(step, BatchStep):

@@ -4,7 +4,8 @@ Draws, orders, admission and eviction are decided by the product's own code; onl
 """
 
 from headrace.simulate.files import load_scenario, read_scenario, ready_scenarios
-from headrace.simulate.report import JobResult, NodeResult, Point, Result
+from headrace.simulate.report import make_result
+from headrace.simulate.results import JobResult, NodeResult, Point, Result
 from headrace.simulate.scenario import Costs, Data, Job, Measure, Nodes, Scenario, Storage
 from headrace.simulate.simulation import Simulation
 
@@ -13,7 +14,7 @@ def simulate(scenario: Scenario) -> Result:
     """Run a scenario to its end. Raises OptionError if it cannot be run."""
     simulation = Simulation(scenario)
     simulation.run()
-    return simulation.result()
+    return make_result(simulation)
 
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "Simulation",
     "Storage",
     "load_scenario",
+    "make_result",
     "read_scenario",
     "ready_scenarios",
     "simulate",

@@ -1,108 +1,10 @@
-"""What a simulation found: rates, hits, waits, stragglers, and how busy machines were."""
+"""A simulation's result, worked out from how it stood when the stretch of time that counts began and ended."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import msgspec
-
-from headrace.simulate.tally import Tally, Use
-
-if TYPE_CHECKING:
-    from headrace.simulate.simulation import Simulation, TrainingRun
-
-
-@dataclass(frozen=True)
-class Moment:
-    """How things stood at one moment."""
-
-    time: float
-    ranks: list[list[Tally]]
-    """Of each job."""
-    nodes: list[Use]
-
-
-class Point(msgspec.Struct):
-    """The course of a run at one moment: counts since its start."""
-
-    time: float
-    images: list[int]
-    """Of each job."""
-    rows: float
-    hits: float
-    decodes: float
-
-
-class JobResult(msgspec.Struct):
-    """What became of one job, within the stretch of time that counts."""
-
-    name: str
-    ranks: int
-    loader: str
-    sampling: str
-    images: float
-    images_s: float
-    epochs: float
-    wait: float
-    """Share of the time for which its ranks waited for data, on average."""
-    straggler: float
-    """Share of the time for which its ranks waited for the slowest of them, on average."""
-    hit_rate: float
-    hits: dict[str, float]
-    """By the form in which samples entered, shares of all."""
-    decodes_per_sample: float
-    """That its own workers did, per sample of its dataset and epoch."""
-    ahead: float
-    """Batches kept ahead at the end, on average."""
-
-
-class NodeResult(msgspec.Struct):
-    """How busy one machine was: shares of what it could have done."""
-
-    number: int
-    cpu: float
-    host: float
-    """Share of the time for which the shared host was at work, had it a processor for itself."""
-    network: float
-    storage: float
-    """Where each machine has its own; else see ``Result.storage``."""
-    cache_bytes: int
-    cached: dict[str, int]
-    """Samples by form, at the end."""
-    evictions: float
-    late: float
-    """Share of the steps of jobs on several ranks in which the last data came from here."""
-
-
-class Result(msgspec.Struct):
-    """All of it. Counts and times are of the stretch of time that counts."""
-
-    complete: bool
-    """False: it was ended early, and this is what was found so far."""
-    seconds: float
-    """Of virtual time; ``began`` is when the stretch began."""
-    began: float
-    images: float
-    images_s: float
-    hit_rate: float
-    decodes_per_sample: float
-    """Per sample of the whole dataset and epoch of a job."""
-    decodes_per_image: float
-    cpu_s_per_1000: float
-    storage: float
-    """How busy the storage was that all machines share, as a share of what it could give."""
-    filled: float
-    """Samples that idle workers prepared."""
-    jobs: list[JobResult]
-    nodes: list[NodeResult]
-    course: list[Point]
-
-
-def total(tallies: Sequence[Tally]) -> Tally:
-    """The sum of counts."""
-    return sum(tallies, Tally())
+from headrace.simulate.results import JobResult, Moment, NodeResult, Result
+from headrace.simulate.simulation import Simulation, TrainingRun
+from headrace.simulate.tally import Tally, Use, total
 
 
 def ratio(part: float, whole: float) -> float:
@@ -111,7 +13,7 @@ def ratio(part: float, whole: float) -> float:
 
 
 def make_result(simulation: Simulation) -> Result:
-    """The result of a simulation as it stands."""
+    """What a simulation found, or what it found so far."""
     runs, ended = simulation.runs, simulation.ended or simulation.moment()
     began = simulation.begun
     if began is None:

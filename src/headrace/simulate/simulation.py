@@ -17,9 +17,10 @@ from headrace.simulate.clock import Clock
 from headrace.simulate.draws import Orders
 from headrace.simulate.node import Node
 from headrace.simulate.rank import Rank, joining
-from headrace.simulate.report import Moment, Point, Result, make_result, total
 from headrace.simulate.resources import Shared
+from headrace.simulate.results import Moment, Point
 from headrace.simulate.scenario import Job, Scenario
+from headrace.simulate.tally import total
 from headrace.simulate.work import Ids, Sizes
 
 _POINTS = 256
@@ -228,7 +229,3 @@ class Simulation:
                 if one.paused and one is not run:
                     one.go_on()
             run.paused = False
-
-    def result(self) -> Result:
-        """What was found, or what was found so far."""
-        return make_result(self)

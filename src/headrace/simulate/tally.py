@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 
@@ -58,3 +59,8 @@ class Use:
     def since(self, earlier: Use) -> Use:
         """What was added since an earlier state."""
         return Use(*(getattr(self, item.name) - getattr(earlier, item.name) for item in fields(Use)))
+
+
+def total(tallies: Sequence[Tally]) -> Tally:
+    """The sum of counts."""
+    return sum(tallies, Tally())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import ctypes
 import importlib.util
-import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.core import environment
 from headrace.core.errors import OptionError
 from headrace.recipes.image import rowspec
 from headrace.recipes.image.rowspec import INTERPOLATIONS, JOB, MAX_PIXELS, PROBE, Blob, RowSpec
@@ -102,13 +102,13 @@ def _works() -> bool:
 
 def _load() -> tuple[str, str]:
     """The libjpeg in use, or an empty string and why the C kernels are not."""
-    if os.environ.get("HEADRACE_NATIVE") == "0":
+    if not environment.native():
         return "", _SWITCHED_OFF
     if _kernels is None:
         return "", _MISSING
     if JOB.itemsize != _kernels.JOB_BYTES or not hasattr(_kernels, "blend_rows"):
         return "", "the C kernels are built for another version; build them again"
-    asked = os.environ.get("HEADRACE_LIBJPEG")
+    asked = environment.libjpeg()
     reasons = []
     for path in [asked] if asked else _candidates():
         try:

@@ -25,9 +25,9 @@ from headrace.recipes.program import Program, Reserve, Work
 from headrace.recipes.recipe import Recipe
 
 MOST = 256
-"""Samples in a stock."""
+"""Samples that are loaded."""
 _BYTES = 256 << 20
-"""Bytes of one form in a stock, at most: beyond what CPUs cache, where samples are many or large."""
+"""Bytes of one form, at most: beyond what CPUs cache, where samples are many or large."""
 _BLOCK = 16
 
 
@@ -36,7 +36,7 @@ class NothingPrepared(HeadraceError, RuntimeError):
 
 
 @dataclass
-class Stock:
+class LoadedSamples:
     """Samples of a recipe that can all be prepared."""
 
     recipe: Recipe
@@ -99,9 +99,9 @@ def _no_room(arrays: Sequence[Any]) -> list[None]:
     return [None] * len(arrays)
 
 
-def fill_stock(recipe: Recipe, order: Sequence[int], seconds: float) -> Stock:
+def load_samples(recipe: Recipe, order: Sequence[int], seconds: float) -> LoadedSamples:
     """Read and prepare samples of ``order`` for at most about so many seconds; at least one, if any can be."""
-    stock = Stock(recipe)
+    loaded = LoadedSamples(recipe)
     program = compile_recipe(recipe, caches_decoded=True)
     limit = min(_BYTES, available_memory() // 16)
     pieces: list[list[bytes | memoryview]] = []
@@ -113,30 +113,30 @@ def fill_stock(recipe: Recipe, order: Sequence[int], seconds: float) -> Stock:
             tried = [int(index) for index in order[start : start + _BLOCK]]
             blobs = list(pool.map(lambda index: _read(recipe, index), tried))
             for index, blob in zip(tried, blobs, strict=True):
-                prepared = blob if isinstance(blob, BadSample) else _prepare(stock, program, index, blob)
+                prepared = blob if isinstance(blob, BadSample) else _prepare(loaded, program, index, blob)
                 if isinstance(prepared, BadSample):
                     bad = bad or prepared
                     continue
                 pieces.append(prepared)
-                room -= max(sum(map(len, prepared)), len(stock.encoded[-1]), stock.augmented_sizes[-1])
+                room -= max(sum(map(len, prepared)), len(loaded.encoded[-1]), loaded.augmented_sizes[-1])
                 if room < 0 or time.perf_counter() > until:
                     break
             if room < 0 or (pieces and time.perf_counter() > until):
                 break
-    if not stock.indices:
+    if not loaded.indices:
         raise NothingPrepared(
             f"not one of {min(MOST, len(order))} samples could be prepared; the first: {bad}"
             + (f"\n\n{bad.traceback}".rstrip() if bad is not None and recipe.user_code else "")
         )
     if all(pieces):
-        _lay_down(stock, pieces)
-    body = stock.body
+        _lay_down(loaded, pieces)
+    body = loaded.body
     if body is not None:
         size = aligned(body.nbytes)
-        memory = stock.arena.map(*stock.arena.allocate(size * len(stock.indices)))
+        memory = loaded.arena.map(*loaded.arena.allocate(size * len(loaded.indices)))
         np.frombuffer(memory, np.uint8)[:] = 1
-        stock.bodies = [memory[at * size :][: body.nbytes] for at in range(len(stock.indices))]
-    return stock
+        loaded.bodies = [memory[at * size :][: body.nbytes] for at in range(len(loaded.indices))]
+    return loaded
 
 
 def _read(recipe: Recipe, index: int) -> bytes | BadSample:
@@ -149,8 +149,10 @@ def _read(recipe: Recipe, index: int) -> bytes | BadSample:
     return blob
 
 
-def _prepare(stock: Stock, program: Program, index: int, blob: bytes) -> list[bytes | memoryview] | BadSample:
-    """Take a sample into the stock; the pieces of its decoded form, none where that cannot be cached."""
+def _prepare(
+    loaded: LoadedSamples, program: Program, index: int, blob: bytes
+) -> list[bytes | memoryview] | BadSample:
+    """Take a sample in; the pieces of its decoded form, none where that cannot be cached."""
     work = make_work([index], [blob], Form.ENCODED, reserve=_no_room)
     program.decode(work)
     value = work.kept.get(0)
@@ -161,35 +163,35 @@ def _prepare(stock: Stock, program: Program, index: int, blob: bytes) -> list[by
         work.faults.update(again.faults)
     if work.faults:
         fault = work.faults[0]
-        return BadSample(index, stock.recipe.source.name(index), fault.reason, traceback=fault.traceback)
-    stock.indices.append(index)
-    stock.encoded.append(blob)
-    if stock.recipe.collate is None:
-        stock.layout = program.layout
-    stock.augmented_sizes.append(_augmented_size(stock, samples[0]))
+        return BadSample(index, loaded.recipe.source.name(index), fault.reason, traceback=fault.traceback)
+    loaded.indices.append(index)
+    loaded.encoded.append(blob)
+    if loaded.recipe.collate is None:
+        loaded.layout = program.layout
+    loaded.augmented_sizes.append(_augmented_size(loaded, samples[0]))
     return (extents.dump(value) or []) if value is not None else []
 
 
-def _augmented_size(stock: Stock, sample: Any) -> int:
-    body = stock.body
+def _augmented_size(loaded: LoadedSamples, sample: Any) -> int:
+    body = loaded.body
     if body is not None:
         return body.nbytes
-    value = sample[0] if stock.recipe.source.targets is not None else sample
+    value = sample[0] if loaded.recipe.source.targets is not None else sample
     fields = [field_of(leaf) for leaf in flatten(value)[0]]
     return sum(one.nbytes for one in fields if one is not None)
 
 
-def _lay_down(stock: Stock, pieces: list[list[bytes | memoryview]]) -> None:
+def _lay_down(loaded: LoadedSamples, pieces: list[list[bytes | memoryview]]) -> None:
     """Put decoded samples into shared memory, as the cache has them."""
-    stock.decoded_sizes = [sum(map(len, parts)) for parts in pieces]
-    offset, nbytes = stock.arena.allocate(sum(map(aligned, stock.decoded_sizes)))
-    memory = stock.arena.map(offset, nbytes)
+    loaded.decoded_sizes = [sum(map(len, parts)) for parts in pieces]
+    offset, nbytes = loaded.arena.allocate(sum(map(aligned, loaded.decoded_sizes)))
+    memory = loaded.arena.map(offset, nbytes)
     target: NDArray[np.uint8] = np.frombuffer(memory, np.uint8)
     at = 0
-    for parts, size in zip(pieces, stock.decoded_sizes, strict=True):
+    for parts, size in zip(pieces, loaded.decoded_sizes, strict=True):
         place = at
         for part in parts:
             target[place : place + len(part)] = np.frombuffer(part, np.uint8)
             place += len(part)
-        stock.decoded.append(extents.load(memory[at : at + size]))
+        loaded.decoded.append(extents.load(memory[at : at + size]))
         at += aligned(size)

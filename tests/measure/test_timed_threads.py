@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.measure.processes import in_processes
-from headrace.measure.together import together, widths
+from headrace.measure.timed_threads import run_threads, thread_counts
 
 
 @given(st.integers(1, 1000))
-def test_widths_go_from_one_to_the_most(most: int) -> None:
-    found = widths(most)
+def test_thread_counts_go_from_one_to_the_most(most: int) -> None:
+    found = thread_counts(most)
     assert found[0] == 1 and found[-1] == most
     assert found == sorted(set(found))
     assert all(after <= 2 * before for before, after in itertools.pairwise(found))
@@ -29,18 +29,18 @@ def test_everything_that_was_done_counts() -> None:
         time.sleep(0.002)
         return 3
 
-    tally = together([nap, nap], 0.1)
-    assert tally.done % 3 == 0 and tally.done >= 6
-    assert 0 < tally.rate <= 2 * 3 / 0.002
-    assert tally.cpu < 0.002 / 3  # it slept, and only processor time counts
+    throughput = run_threads([nap, nap], 0.1)
+    assert throughput.done % 3 == 0 and throughput.done >= 6
+    assert 0 < throughput.rate <= 2 * 3 / 0.002
+    assert throughput.cpu < 0.002 / 3  # it slept, and only processor time counts
 
 
 def test_each_is_called_at_least_once_and_may_run_out() -> None:
     called: list[int] = []
-    assert together([lambda: called.append(1) or 1] * 3, 0.0).done == 3  # type: ignore[func-returns-value]
+    assert run_threads([lambda: called.append(1) or 1] * 3, 0.0).done == 3  # type: ignore[func-returns-value]
     left = iter([1, 1, 1, 1])
-    assert together([lambda: next(left, None)] * 2, 60.0).done == 4
-    nothing = together([lambda: None], 60.0)
+    assert run_threads([lambda: next(left, None)] * 2, 60.0).done == 4
+    nothing = run_threads([lambda: None], 60.0)
     assert (nothing.done, nothing.rate, nothing.cpu) == (0, 0, 0.0)
 
 
@@ -53,7 +53,7 @@ def test_an_error_ends_all_threads_and_is_raised() -> None:
         return 1
 
     with pytest.raises(ValueError, match="no more"):
-        together([go_on, fail], 60.0)
+        run_threads([go_on, fail], 60.0)
     assert "headrace-measure" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -68,10 +68,10 @@ def test_processes_are_added_up() -> None:
     def works(number: int) -> list[object]:
         return [lambda: time.sleep(0.001) or number + 1] * 2
 
-    tally = in_processes(2, works, 0.1)  # type: ignore[arg-type]
-    assert tally is not None
-    assert tally.done >= 2 * (1 + 2)
-    assert 0 < tally.rate <= 2 * (1 + 2) / 0.001
+    throughput = in_processes(2, works, 0.1)  # type: ignore[arg-type]
+    assert throughput is not None
+    assert throughput.done >= 2 * (1 + 2)
+    assert 0 < throughput.rate <= 2 * (1 + 2) / 0.001
     assert _children() == before
 
 

@@ -11,7 +11,7 @@ Work = Callable[[], int | None]
 """Does a little and says how much that was (samples, bytes); None: there is nothing left to do."""
 
 
-class Tally(NamedTuple):
+class Throughput(NamedTuple):
     """What came of it."""
 
     done: int
@@ -24,10 +24,10 @@ class Tally(NamedTuple):
     """Seconds of processor time for one."""
 
 
-def widths(most: int) -> list[int]:
+def thread_counts(most: int) -> list[int]:
     """Numbers of threads to try: powers of two, and ``most``.
 
-    >>> widths(6)
+    >>> thread_counts(6)
     [1, 2, 4, 6]
     """
     return [*_doubled(most), most]
@@ -40,7 +40,7 @@ def _doubled(below: int) -> Iterator[int]:
         width *= 2
 
 
-def together(works: Sequence[Work], seconds: float) -> Tally:
+def run_threads(works: Sequence[Work], seconds: float) -> Throughput:
     """Call each of ``works`` again and again in a thread of its own; each is called at least once."""
     threads = [_Thread(work) for work in works]
     ready = threading.Barrier(len(threads))
@@ -64,7 +64,7 @@ def together(works: Sequence[Work], seconds: float) -> Tally:
     done = sum(thread.done for thread in threads)
     seconds = max(thread.seconds for thread in threads)
     rate = sum(thread.done / thread.seconds for thread in threads if thread.done)
-    return Tally(done, seconds, rate, sum(thread.cpu for thread in threads) / done if done else 0.0)
+    return Throughput(done, seconds, rate, sum(thread.cpu for thread in threads) / done if done else 0.0)
 
 
 class _Thread:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from headrace.core.forms import Form
 from headrace.core.layout import ALIGN, aligned
 from headrace.engine import bodies
-from headrace.measure.stock import NothingPrepared, Stock
-from headrace.measure.together import Work
+from headrace.measure.loaded_samples import LoadedSamples, NothingPrepared
+from headrace.measure.timed_threads import Work
 from headrace.recipes import program as programs
 from headrace.recipes.compile import compile_recipe
 
@@ -30,51 +30,51 @@ _ORDER = 0.01
 _ROWS = 32
 
 
-def possible(stock: Stock) -> tuple[str, ...]:
+def possible_stages(loaded: LoadedSamples) -> tuple[str, ...]:
     """The stages that samples of this kind go through."""
     without = set()
-    if not stock.decoded:
+    if not loaded.decoded:
         without |= {"decode", "augment"}
-    if not stock.bodies:
+    if not loaded.bodies:
         without.add("copy")
     return tuple(stage for stage in STAGES if stage not in without)
 
 
-def rows_per_order(stock: Stock, stage: str) -> int:
+def rows_per_order(loaded: LoadedSamples, stage: str) -> int:
     """How many rows make an order of sensible length."""
-    one = Hand(stock, stage, 1)
+    one = PreparingThread(loaded, stage, 1)
     one()  # what is done only once, such as imports
     begun = time.perf_counter()
     one()
     taken = max(time.perf_counter() - begun, 1e-6)
-    return max(1, min(_ROWS, len(stock.indices), round(_ORDER / taken)))
+    return max(1, min(_ROWS, len(loaded.indices), round(_ORDER / taken)))
 
 
-class Hand:
+class PreparingThread:
     """A thread's own program and memory. Call it to do one order; it says how many samples were prepared."""
 
-    def __init__(self, stock: Stock, stage: str, rows: int, start: int = 0) -> None:
-        """``start``: the place in the stock of the first sample; hands at work together should differ in it."""
-        self._stock, self._stage, self._rows, self._at = stock, stage, rows, start
+    def __init__(self, loaded: LoadedSamples, stage: str, rows: int, start: int = 0) -> None:
+        """``start``: the place of the first sample; threads that work at once should differ in it."""
+        self._loaded, self._stage, self._rows, self._at = loaded, stage, rows, start
         self._form = Form.DECODED if stage == "augment" else Form.ENCODED
-        self._program = compile_recipe(stock.recipe, caches_decoded=stage != "uncached")
+        self._program = compile_recipe(loaded.recipe, caches_decoded=stage != "uncached")
         self._out: list[NDArray[Any]] | None = None
-        if stock.layout is not None and stage != "decode":
-            self._out = stock.layout.views(_memory(stock.layout.nbytes(rows)), rows)
+        if loaded.layout is not None and stage != "decode":
+            self._out = loaded.layout.views(_memory(loaded.layout.nbytes(rows)), rows)
         self._room = _Room()
 
     def __call__(self) -> int:
         """One order."""
-        count = len(self._stock.indices)
+        count = len(self._loaded.indices)
         places = [(self._at + row) % count for row in range(self._rows)]
         epoch, self._at = self._at // count, self._at + self._rows
-        work = self._stock.work(
+        work = self._loaded.work(
             places, self._form, epoch=epoch, reserve=self._room if self._stage == "decode" else None
         )
         self._do(work, places)
         if len(work.faults) == self._rows:
             fault = next(iter(work.faults.values()))
-            name = self._stock.recipe.source.name(int(work.indices[0]))
+            name = self._loaded.recipe.source.name(int(work.indices[0]))
             raise NothingPrepared(
                 f"sample {work.indices[0]} ({name}): {fault.reason}\n{fault.traceback}".rstrip()
             )
@@ -84,16 +84,16 @@ class Hand:
         if self._stage == "decode":
             self._program.decode(work)
         elif self._stage == "copy":
-            body = self._stock.body
+            body = self._loaded.body
             assert body is not None and self._out is not None
-            extents = [self._stock.bodies[place] for place in places]
+            extents = [self._loaded.bodies[place] for place in places]
             bodies.load(extents, body.blocks(self._out), list(range(len(places))))
             self._program.label(work, self._out[body.fields :])
         elif self._out is not None:
             self._program.run(work, self._out)
         else:
             samples = self._program.samples(work)
-            collate = self._stock.recipe.collate
+            collate = self._loaded.recipe.collate
             if collate is not None and not work.faults:
                 try:
                     collate(samples)
@@ -101,10 +101,10 @@ class Hand:
                     raise NothingPrepared(f"collate fails: {type(error).__name__}: {error}") from error
 
 
-def make_hands(stock: Stock, stage: str, rows: int, count: int, first: int = 0) -> list[Work]:
-    """Hands that work on different samples. ``first``: how many there are elsewhere before these."""
-    step = max(1, len(stock.indices) // 7)  # no divisor of most numbers of samples
-    return [Hand(stock, stage, rows, (first + number) * step) for number in range(count)]
+def preparing_threads(loaded: LoadedSamples, stage: str, rows: int, count: int, first: int = 0) -> list[Work]:
+    """Threads that work on different samples. ``first``: how many there are elsewhere before these."""
+    step = max(1, len(loaded.indices) // 7)  # no divisor of most numbers of samples
+    return [PreparingThread(loaded, stage, rows, (first + number) * step) for number in range(count)]
 
 
 def _memory(nbytes: int) -> memoryview:

@@ -1,4 +1,4 @@
-"""A job's loader on paper: what one sample costs there, and how many there would be if something were different."""
+"""A model of a job's loader: what one sample costs there, and how many there would be if something were different."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ ENCODED: Split = (1.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
-class Paper:
-    """Seconds are those of one sample. ``cpu`` ones are paid by all CPUs, ``wall`` ones by the hands."""
+class LoaderModel:
+    """A loader, as it was measured or as it would be.
+
+    Seconds are those of one sample. ``cpu`` ones are paid by all CPUs, ``wall`` ones by the hands.
+    """
 
     samples: float
     encoded: float
@@ -114,7 +117,7 @@ class Paper:
         busiest = max(busy, key=busy.__getitem__)
         return "trainer" if self.fit / max(busy[busiest], _TINY) >= self.trainer else busiest
 
-    def with_hands(self, cpus: float, hands: float) -> Paper:
+    def with_hands(self, cpus: float, hands: float) -> LoaderModel:
         """On so many CPUs, with so many hands. Hands that share a CPU wait for each other."""
         decode = self._wall(self.decode_wall, self.decode_cpu, cpus, hands)
         augment = self._wall(self.augment_wall, self.augment_cpu, cpus, hands)
@@ -124,7 +127,7 @@ class Paper:
         alone = max(cpu, wall - cpu * (max(1.0, self.hands / self.cpus) - 1.0))
         return alone + cpu * (max(1.0, hands / cpus) - 1.0)
 
-    def without_user_code(self) -> Paper:
+    def without_user_code(self) -> LoaderModel:
         """As if the user's code cost nothing."""
         (decode_cpu, decode_wall), (augment_cpu, augment_wall) = self.user_decode, self.user_augment
         return replace(
@@ -137,7 +140,7 @@ class Paper:
             user_augment=(0.0, 0.0),
         )
 
-    def with_smaller_files(self, part: float) -> Paper:
+    def with_smaller_files(self, part: float) -> LoaderModel:
         """As if images had only this part of their pixels. Bytes and decoding go with them."""
         return replace(
             self,
@@ -153,8 +156,8 @@ class Paper:
         return self.decoded < _NEVER
 
 
-def on_paper(situation: Situation) -> Paper | None:
-    """A loader on paper; None while too little is known of it."""
+def model_of(situation: Situation) -> LoaderModel | None:
+    """The model of a loader; None while too little is known of it."""
     recent = situation.recent
     if recent.delivered < ENOUGH or recent.seconds <= 0:
         return None
@@ -175,17 +178,17 @@ def on_paper(situation: Situation) -> Paper | None:
     return replace(found, fit=min(max(fit, _FITS[0]), _FITS[1]))
 
 
-def _effective(situation: Situation, paper: Paper) -> float:
+def _effective(situation: Situation, model: LoaderModel) -> float:
     """Bytes of a cache that would have given the hits that there were."""
     _, encoded, decoded, _ = situation.entered
     entered = max(sum(situation.entered), 1)
-    size = encoded * (paper.encoded + _PAGE) + decoded * min(paper.decoded, _NEVER)
-    return paper.samples * size / entered
+    size = encoded * (model.encoded + _PAGE) + decoded * min(model.decoded, _NEVER)
+    return model.samples * size / entered
 
 
-def _shares(situation: Situation, paper: Paper) -> Split:
+def _shares(situation: Situation, model: LoaderModel) -> Split:
     _, encoded, decoded, _ = situation.entered
-    sizes = encoded * (paper.encoded + _PAGE), decoded * paper.decoded
+    sizes = encoded * (model.encoded + _PAGE), decoded * model.decoded
     whole = max(sum(sizes), _TINY)
     return sizes[0] / whole, sizes[1] / whole, 0.0
 
@@ -194,14 +197,14 @@ def _trainer(recent: Measured) -> float:
     return recent.delivered / max(recent.seconds - recent.waited, _TINY)
 
 
-def _of_dataset(situation: Situation) -> Paper:
+def _of_dataset(situation: Situation) -> LoaderModel:
     """All work is one stage, which nothing can be cached of."""
     recent, means = situation.recent, situation.means
     wall, cpu = recent.fetch / recent.delivered, recent.fetch_cpu / recent.delivered
     if situation.inline:
         wall = recent.waited / recent.delivered
         cpu = min(wall, recent.loop_cpu / recent.delivered)
-    return Paper(
+    return LoaderModel(
         samples=1.0, encoded=1.0, decoded=_NEVER, augmented=1.0, cache=0.0, split=ENCODED,
         cpus=means.cpus, hands=max(1, means.hands), storage=math.inf, storage_is_all=False,
         trainer=_trainer(recent), decode_cpu=0.0, decode_wall=0.0, augment_cpu=cpu, augment_wall=wall,
@@ -210,7 +213,7 @@ def _of_dataset(situation: Situation) -> Paper:
     )  # fmt: skip
 
 
-def _of_recipe(situation: Situation) -> Paper | None:
+def _of_recipe(situation: Situation) -> LoaderModel | None:
     recent, total, means = situation.recent, situation.total, situation.means
     if recent.prepared < ENOUGH:
         return None
@@ -240,7 +243,7 @@ def _of_recipe(situation: Situation) -> Paper | None:
     # A sample that came augmented from a shared cache was prepared by others.
     prepared = min(1.0, recent.prepared / recent.delivered) if situation.shared else 1.0
     storage, is_all = _storage(situation, fetching, hands)
-    paper = Paper(
+    model = LoaderModel(
         samples=situation.samples,
         encoded=fetching.fetched_bytes / fetching.fetched
         if fetching.fetched
@@ -265,10 +268,10 @@ def _of_recipe(situation: Situation) -> Paper | None:
     )
     if situation.shared:
         # What the shared cache holds is others' business; for this job it is the hits that it has.
-        paper = replace(paper, decoded=situation.decoded or 1.0)
-        cache, split = _effective(situation, paper), _shares(situation, paper)
-        paper = replace(paper, cache=cache, split=split if sum(split) else ENCODED)
-    return paper
+        model = replace(model, decoded=situation.decoded or 1.0)
+        cache, split = _effective(situation, model), _shares(situation, model)
+        model = replace(model, cache=cache, split=split if sum(split) else ENCODED)
+    return model
 
 
 def _storage(situation: Situation, fetching: Measured, hands: int) -> tuple[float, bool]:
@@ -284,14 +287,14 @@ def _storage(situation: Situation, fetching: Measured, hands: int) -> tuple[floa
     return max(seen, guess), False
 
 
-def with_decoded_cache(situation: Situation, paper: Paper) -> Paper:
+def with_decoded_cache(situation: Situation, model: LoaderModel) -> LoaderModel:
     """The same loader if it cached decoded samples: then images are decoded in full, as a profile measured it."""
-    if paper.knows_decoded or situation.shared or not (situation.decoded and situation.full_part):
-        return paper
-    cpu, wall = paper.decode_cpu + paper.augment_cpu, paper.decode_wall + paper.augment_wall
+    if model.knows_decoded or situation.shared or not (situation.decoded and situation.full_part):
+        return model
+    cpu, wall = model.decode_cpu + model.augment_cpu, model.decode_wall + model.augment_wall
     decode = max(situation.full_part - situation.augment_part, 0.0)
     return replace(
-        paper,
+        model,
         decoded=situation.decoded,
         decode_cpu=decode * cpu,
         decode_wall=decode * wall,

@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import math
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,9 @@ from typing import Any
 
 import msgspec
 
+from headrace.core import environment
 from headrace.core.errors import OptionError
+from headrace.core.files import write_json
 from headrace.measure.cpu import CPU
 from headrace.measure.machine import Machine
 from headrace.measure.profile import VERSION, Profile
@@ -38,9 +39,7 @@ _PATIENCE = 1.0
 
 def profiles_dir() -> Path:
     """Where profiles lie."""
-    cache = os.environ.get("XDG_CACHE_HOME", "")
-    base = cache if os.path.isabs(cache) else os.path.join(os.path.expanduser("~"), ".cache")
-    return Path(base, "headrace", "profiles")
+    return Path(environment.cache_home(), "headrace", "profiles")
 
 
 def fingerprint_of(recipe: Recipe) -> str | None:
@@ -72,7 +71,7 @@ def save_profile(profile: Profile) -> Path:
             consumption = {**before.consumption, **profile.consumption}
             seen = profile.seen or before.seen
             profile = msgspec.structs.replace(profile, consumption=consumption, seen=seen)
-        _write(path, profile)
+        write_json(path, profile)
     return path
 
 
@@ -114,7 +113,7 @@ def learn(
                 changes["consumption"] = dict([*others, (job, consumption)][-_JOBS:])
             if seen is not None:
                 changes["seen"] = seen.after(_still_good(profile))
-            _write(path, msgspec.structs.replace(profile, **changes))
+            write_json(path, msgspec.structs.replace(profile, **changes))
     except OSError:
         return False
     return True
@@ -152,19 +151,6 @@ def _load(fingerprint: str, machine: Machine) -> Profile | None:
         return None
     known = (profile.version, profile.fingerprint, profile.machine) == (VERSION, fingerprint, machine)
     return profile if known else None
-
-
-def _write(path: Path, profile: Profile) -> None:
-    """Whoever reads finds the old file or the new one, and never a part."""
-    descriptor, name = tempfile.mkstemp(prefix=".", suffix=".partial", dir=path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(profile), indent=1) + b"\n")
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 @contextlib.contextmanager

@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from headrace.core.memory import usable_cpus
 from headrace.measure.cpu import as_in_workers, cpu_ticks, measure_cpu
-from headrace.measure.keep import fingerprint_of, label_of
+from headrace.measure.loaded_samples import load_samples
 from headrace.measure.machine import Machine
 from headrace.measure.memory import measure_memory
 from headrace.measure.profile import Profile
+from headrace.measure.profile_files import fingerprint_of, label_of
 from headrace.measure.sizes import Sizes, Spread
-from headrace.measure.stock import fill_stock
-from headrace.measure.storage import WIDTHS, measure_storage
-from headrace.measure.together import widths
+from headrace.measure.storage import THREAD_COUNTS, measure_storage
+from headrace.measure.timed_threads import thread_counts
 from headrace.recipes.recipe import Recipe
 from headrace.sampling.uniform import epoch_order
 
@@ -38,27 +38,27 @@ def take_profile(recipe: Recipe, seconds: float = SECONDS, progress: Progress | 
     order = epoch_order(len(recipe.source), _SEED, 0)[: 1 << 20].tolist()
     parts = _Parts(progress or (lambda what, share: None))
     with as_in_workers():
-        parts.begin("storage", len(WIDTHS))
+        parts.begin("storage", len(THREAD_COUNTS))
         storage = None
         if recipe.encoded:
             storage = measure_storage(recipe.source, order, seconds * _SHARES["storage"], parts.tick)
         parts.begin("samples", 1)
-        stock = fill_stock(recipe, order, seconds * _SHARES["samples"])
+        loaded = load_samples(recipe, order, seconds * _SHARES["samples"])
         try:
             parts.begin("cpu", cpu_ticks(cpus))
-            cpu = measure_cpu(stock, cpus, seconds * _SHARES["cpu"], parts.tick)
+            cpu = measure_cpu(loaded, cpus, seconds * _SHARES["cpu"], parts.tick)
         finally:
-            stock.close()
-        parts.begin("memory", 2 * len(widths(cpus)))
+            loaded.close()
+        parts.begin("memory", 2 * len(thread_counts(cpus)))
         memory = measure_memory(cpus, seconds * _SHARES["memory"], parts.tick)
-    encoded = list(map(len, stock.encoded)) if recipe.encoded else []
+    encoded = list(map(len, loaded.encoded)) if recipe.encoded else []
     return Profile(
         fingerprint=fingerprint_of(recipe) or "",
         machine=Machine.here(),
         label=label_of(recipe),
         samples=len(recipe.source),
         taken=time.time(),
-        sizes=Sizes(Spread.of(encoded), Spread.of(stock.decoded_sizes), Spread.of(stock.augmented_sizes)),
+        sizes=Sizes(Spread.of(encoded), Spread.of(loaded.decoded_sizes), Spread.of(loaded.augmented_sizes)),
         storage=storage,
         cpu=cpu,
         memory=memory,

@@ -14,8 +14,8 @@ from headrace.recipes.recipe import Recipe
 from headrace.sources.local import read_files
 
 
-class Beside:
-    """Reads what the targets of a recipe name. It is a source of its own to its reader."""
+class MaskFiles:
+    """Reads the files that the targets of a recipe name. It is a source of its own to its reader."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe

@@ -13,8 +13,15 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.core.forms import Form
-from headrace.measure import Machine, Profile, forget_profile, learn, load_profile, save_profile
-from headrace.measure import keep as keeping
+from headrace.measure import (
+    Machine,
+    Profile,
+    forget_profile,
+    learn,
+    load_profile,
+    profile_files,
+    save_profile,
+)
 from headrace.measure.cpu import CPU, Rate, Stage
 from headrace.measure.memory import Bandwidth
 from headrace.measure.profile import VERSION
@@ -163,7 +170,7 @@ def test_a_write_that_fails_leaves_the_old_profile(kept: Path, monkeypatch: pyte
     def full(source: object, target: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keeping.os, "replace", full)
+    monkeypatch.setattr(profile_files.os, "replace", full)
     with pytest.raises(OSError, match="No space"):
         save_profile(known(memory=[Bandwidth(1, 2.0, 3.0)]))
     assert load_profile(RECIPE) == known()
@@ -181,7 +188,7 @@ def test_recipes_that_cannot_be_told_apart_are_not_kept(kept: Path) -> None:
             raise TypeError("no")
 
     recipe = hr.Recipe(hr.synthetic.source(10), Odd())
-    assert keeping.fingerprint_of(recipe) is None
+    assert profile_files.fingerprint_of(recipe) is None
     assert load_profile(recipe) is None and not learn(recipe, job="a", consumption=1.0)
     assert not forget_profile(recipe)
 
@@ -190,7 +197,7 @@ def test_the_directory_is_where_caches_belong(monkeypatch: pytest.MonkeyPatch, t
     monkeypatch.setenv("HOME", str(tmp_path))
     for unset in ("", "relative/path"):
         monkeypatch.setenv("XDG_CACHE_HOME", unset)
-        assert keeping.profiles_dir() == tmp_path / ".cache" / "headrace" / "profiles"
+        assert profile_files.profiles_dir() == tmp_path / ".cache" / "headrace" / "profiles"
 
 
 def _write_many(number: int) -> None:

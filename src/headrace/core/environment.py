@@ -1,0 +1,164 @@
+"""The environment variables that headrace reads, all of them. No other module touches the environment.
+
+Each is read when it is asked for, so that it may be set at any time before. docs/environment.md lists them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from headrace.core.errors import OptionError
+
+_NO = ("0", "false", "no")
+_PATIENCE = 60.0
+"""Seconds for which a host may be silent. One that numbers tens of millions of samples is for a while."""
+_LAUNCHES = (("TORCHELASTIC_RUN_ID",), ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("MASTER_ADDR", "MASTER_PORT"))
+"""What all processes of one job, and only those, have in common."""
+_RANKS_HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
+_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID")
+
+# -- headrace's own ------------------------------------------------------------------------------------------
+
+
+def native() -> bool:
+    """``HEADRACE_NATIVE=0``: what is written in C is not used, but its counterpart in Python."""
+    return os.environ.get("HEADRACE_NATIVE") != "0"
+
+
+def libjpeg() -> str:
+    """``HEADRACE_LIBJPEG``: the libjpeg to use, a path; empty: one that is found."""
+    return os.environ.get("HEADRACE_LIBJPEG", "")
+
+
+def shared_memory_dir() -> str:
+    """``HEADRACE_SHM_DIR``: the directory of the memory for batches; empty: it needs none."""
+    return os.environ.get("HEADRACE_SHM_DIR", "")
+
+
+def sharing() -> bool:
+    """``HEADRACE_SHARE=1``: loaders of recipes share unless they are told otherwise."""
+    return os.environ.get("HEADRACE_SHARE", "") not in ("", *_NO)
+
+
+def profiling() -> bool:
+    """``HEADRACE_PROFILES=0``: loaders neither read nor keep profiles."""
+    return os.environ.get("HEADRACE_PROFILES", "") not in _NO
+
+
+def recording() -> bool:
+    """``HEADRACE_RECORD=0``: loaders keep no records of their runs."""
+    return os.environ.get("HEADRACE_RECORD", "").lower() not in _NO
+
+
+def runtime_dir() -> str:
+    """``HEADRACE_RUNTIME_DIR``: the shared host's directory; empty: one of the usual places."""
+    return os.environ.get("HEADRACE_RUNTIME_DIR", "")
+
+
+def host_patience() -> float:
+    """``HEADRACE_HOST_PATIENCE``: seconds for which a host may be silent where somebody waits for its answer."""
+    asked = os.environ.get("HEADRACE_HOST_PATIENCE") or _PATIENCE
+    try:
+        seconds = float(asked)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise OptionError(f"HEADRACE_HOST_PATIENCE={asked!r} is no number of seconds")
+    return seconds
+
+
+def host_idle(otherwise: float) -> float:
+    """``HEADRACE_HOST_IDLE``: seconds without jobs after which a shared host ends."""
+    return float(os.environ.get("HEADRACE_HOST_IDLE", otherwise))
+
+
+def host_events() -> str:
+    """``HEADRACE_HOST_EVENTS``: a file to which a shared host writes all that it is told; empty: none."""
+    return os.environ.get("HEADRACE_HOST_EVENTS", "")
+
+
+# -- those of the user's session -----------------------------------------------------------------------------
+
+
+def session_dir() -> str:
+    """``XDG_RUNTIME_DIR``: where the sockets of a user's session lie; empty: not said."""
+    return os.environ.get("XDG_RUNTIME_DIR", "")
+
+
+def cache_home() -> str:
+    """``XDG_CACHE_HOME``: where files lie that can be made again; by default ``~/.cache``."""
+    return _at_home("XDG_CACHE_HOME", ".cache")
+
+
+def state_home() -> str:
+    """``XDG_STATE_HOME``: where files lie that tell what was; by default ``~/.local/state``."""
+    return _at_home("XDG_STATE_HOME", os.path.join(".local", "state"))
+
+
+def _at_home(name: str, usual: str) -> str:
+    said = os.environ.get(name, "")
+    return said if os.path.isabs(said) else os.path.join(os.path.expanduser("~"), usual)
+
+
+# -- those of launchers --------------------------------------------------------------------------------------
+
+
+def place() -> tuple[int, int] | None:
+    """``RANK`` and ``WORLD_SIZE``: which of how many ranks this process is, where that is said."""
+    try:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    except KeyError:
+        return None
+    except ValueError:
+        raise OptionError(
+            f"RANK={os.environ.get('RANK')!r} and WORLD_SIZE={os.environ.get('WORLD_SIZE')!r} in the environment "
+            "are not numbers; mend them or pass rank= and world_size="
+        ) from None
+
+
+def local_rank() -> int | None:
+    """``LOCAL_RANK``, or Slurm's name for it: which of the ranks on this machine this process is."""
+    for name in _LOCAL_RANK:
+        said = os.environ.get(name, "")
+        if said.isdigit():
+            return int(said)
+    return None
+
+
+def ranks_here() -> int | None:
+    """``LOCAL_WORLD_SIZE``, or what Open MPI, MPICH and Slurm call the number of ranks on this machine."""
+    for name in _RANKS_HERE:
+        found = re.match(r"\d+", os.environ.get(name, ""))
+        if found and int(found[0]):
+            return int(found[0])
+    return None
+
+
+def cpus_per_task() -> int | None:
+    """``SLURM_CPUS_PER_TASK``: CPUs that this process is bound to."""
+    said = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    return int(said) or None if said.isdigit() else None
+
+
+def launch() -> list[str]:
+    """What torchrun, Slurm or whoever set the address of the first rank calls this start of a job; else nothing."""
+    for names in _LAUNCHES:
+        values = [os.environ.get(name, "") for name in names]
+        if all(values) and values != ["none"]:
+            return values
+    return []
+
+
+# -- what is said to others ----------------------------------------------------------------------------------
+
+
+def of_host(runtime_dir: str) -> dict[str, str]:
+    """The environment of a shared host that is started in ``runtime_dir``."""
+    # It does no linear algebra: numpy would start threads for that, and take memory for each.
+    return {**os.environ, "HEADRACE_RUNTIME_DIR": runtime_dir, "OPENBLAS_NUM_THREADS": "1"}
+
+
+def one_opencv_thread() -> None:
+    """``OPENCV_FOR_THREADS_NUM``: said to OpenCV, which reads it when it is first imported."""
+    os.environ["OPENCV_FOR_THREADS_NUM"] = "1"

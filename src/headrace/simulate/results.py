@@ -1,0 +1,95 @@
+"""What a simulation finds, as it is handed on: rates, hits, waits, stragglers, and how busy machines were."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.simulate.tally import Tally, Use
+
+
+@dataclass(frozen=True)
+class Moment:
+    """How things stood at one moment."""
+
+    time: float
+    ranks: list[list[Tally]]
+    """Of each job."""
+    nodes: list[Use]
+
+
+class Point(msgspec.Struct):
+    """The course of a run at one moment: counts since its start."""
+
+    time: float
+    images: list[int]
+    """Of each job."""
+    rows: float
+    hits: float
+    decodes: float
+
+
+class JobResult(msgspec.Struct):
+    """What became of one job, within the stretch of time that counts."""
+
+    name: str
+    ranks: int
+    loader: str
+    sampling: str
+    images: float
+    images_s: float
+    epochs: float
+    wait: float
+    """Share of the time for which its ranks waited for data, on average."""
+    straggler: float
+    """Share of the time for which its ranks waited for the slowest of them, on average."""
+    hit_rate: float
+    hits: dict[str, float]
+    """By the form in which samples entered, shares of all."""
+    decodes_per_sample: float
+    """That its own workers did, per sample of its dataset and epoch."""
+    ahead: float
+    """Batches kept ahead at the end, on average."""
+
+
+class NodeResult(msgspec.Struct):
+    """How busy one machine was: shares of what it could have done."""
+
+    number: int
+    cpu: float
+    host: float
+    """Share of the time for which the shared host was at work, had it a processor for itself."""
+    network: float
+    storage: float
+    """Where each machine has its own; else see ``Result.storage``."""
+    cache_bytes: int
+    cached: dict[str, int]
+    """Samples by form, at the end."""
+    evictions: float
+    late: float
+    """Share of the steps of jobs on several ranks in which the last data came from here."""
+
+
+class Result(msgspec.Struct):
+    """All of it. Counts and times are of the stretch of time that counts."""
+
+    complete: bool
+    """False: it was ended early, and this is what was found so far."""
+    seconds: float
+    """Of virtual time; ``began`` is when the stretch began."""
+    began: float
+    images: float
+    images_s: float
+    hit_rate: float
+    decodes_per_sample: float
+    """Per sample of the whole dataset and epoch of a job."""
+    decodes_per_image: float
+    cpu_s_per_1000: float
+    storage: float
+    """How busy the storage was that all machines share, as a share of what it could give."""
+    filled: float
+    """Samples that idle workers prepared."""
+    jobs: list[JobResult]
+    nodes: list[NodeResult]
+    course: list[Point]

@@ -7,7 +7,6 @@ torchvision's own behaves as itself, so it is none of these.
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from headrace.core.errors import OptionError
 from headrace.recipes.calls import deterministic
 from headrace.recipes.image.ops import decode
+from headrace.recipes.pil_decoding import pil_decode
 from headrace.recipes.recipe import Recipe
 from headrace.recipes.translate import Note, as_call, translate
 from headrace.recipes.translate.torchvision import flat
@@ -155,14 +155,6 @@ def _most_pixels() -> int:
 def _transforms(dataset: Any) -> list[Any]:
     """The dataset's transforms one by one."""
     return [] if dataset.transform is None else flat(dataset.transform)
-
-
-def pil_decode(data: bytes) -> Any:
-    """What torchvision's ``pil_loader`` does, from bytes."""
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data)) as image:
-        return image.convert("RGB")
 
 
 class LoadPath:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.recipes.calls import Call
-from headrace.recipes.datasets import pil_decode
 from headrace.recipes.image import annotations as follow
 from headrace.recipes.image import (
     augment,
@@ -30,6 +29,7 @@ from headrace.recipes.image import (
     warps,
 )
 from headrace.recipes.op import Op, options_of
+from headrace.recipes.pil_decoding import pil_decode
 from headrace.recipes.plain import makers
 from headrace.recipes.ragged import listed_images, stacked_images
 from headrace.recipes.spin import SyntheticDecode

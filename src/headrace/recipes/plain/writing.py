@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from headrace.core.errors import OptionError
+from headrace.recipes.image.annotations import Follower
+from headrace.recipes.image.mixing import BatchStep
 from headrace.recipes.op import Op, options_of
 from headrace.recipes.origins import module_of
 from headrace.recipes.plain.code import write_code
@@ -23,13 +26,31 @@ from headrace.recipes.plain.types import (
     options_types,
 )
 from headrace.recipes.plain.values import shown, write_array, write_float, write_value
-from headrace.recipes.recipe import Recipe
 from headrace.recipes.subset import SubsetSource
 
 _OWN = __name__.partition(".")[0]
 
 
-def to_plain(recipe: Recipe, *, source: bool = True) -> dict[str, Any]:
+class Definition(typing.Protocol):
+    """What is written of a recipe."""
+
+    @property
+    def source(self) -> Any: ...
+    @property
+    def decoder(self) -> Op | None: ...
+    @property
+    def steps(self) -> Sequence[Op]: ...
+    @property
+    def batch(self) -> BatchStep | None: ...
+    @property
+    def followers(self) -> Sequence[Follower]: ...
+    @property
+    def collate(self) -> Any: ...
+    @property
+    def target_transform(self) -> Any: ...
+
+
+def to_plain(recipe: Definition, *, source: bool = True) -> dict[str, Any]:
     """See ``Recipe.to_dict``."""
     try:
         data: dict[str, Any] = {"format": FORMAT}
@@ -37,8 +58,8 @@ def to_plain(recipe: Recipe, *, source: bool = True) -> dict[str, Any]:
             data["source"] = _source(recipe.source)
         data["decode"] = None if recipe.decoder is None else _checked(recipe.decoder, "decode")
         data["augment"] = [_checked(step, f"augment[{at}]") for at, step in enumerate(recipe.steps)]
-        for option in ("collate", "target_transform"):
-            function = getattr(recipe, option)
+        functions = {"collate": recipe.collate, "target_transform": recipe.target_transform}
+        for option, function in functions.items():
             data[option] = None if function is None else write_code(function, option)
         data["batch"] = None if recipe.batch is None else _checked(recipe.batch, "batch")
         data["follow"] = [_checked(one, f"follow[{at}]") for at, one in enumerate(recipe.followers)]

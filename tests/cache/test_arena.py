@@ -100,7 +100,7 @@ def test_free_ranges_are_one_with_their_neighbours(arena: Arena) -> None:
     assert arena.size < 3 * 30 * 20 * PAGE
     for piece in held:
         arena.free(*piece)
-    assert arena._free == [(0, arena.size)]
+    assert list(arena._free) == [(0, arena.size)]
 
 
 def _map_many(arena: Arena, ranges: int) -> None:

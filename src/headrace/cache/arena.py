@@ -8,7 +8,6 @@ asked for (``HEADRACE_SHM_DIR``), the file lies there instead, unlinked as soon 
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import ctypes
 import errno
@@ -27,6 +26,7 @@ import numpy as np
 from headrace.core.errors import OutOfSharedMemory
 from headrace.core.layout import aligned
 from headrace.core.memory import available_memory
+from headrace.core.ranges import Ranges
 from headrace.core.sizes import show_size
 from headrace.core.sparse import PAGE, punch
 
@@ -49,8 +49,7 @@ class Arena:
             self.directory = directory or ("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir())
             self.fd = _anonymous_file(self.directory)
         self._maps: dict[tuple[int, int], memoryview] = {}
-        self._free: list[tuple[int, int]] = []
-        """Free ranges by their offsets, no two side by side."""
+        self._free = Ranges()
         self._owner = os.getpid()
         self.size = 0
         self.in_use = 0
@@ -66,21 +65,14 @@ class Arena:
         reserved piece by piece with ``reserve``).
         """
         size = aligned(max(nbytes, 1), PAGE)
-        for at, (offset, length) in enumerate(self._free):
-            if length >= size:
-                if length > size:
-                    self._free[at] = (offset + size, length - size)
-                else:
-                    del self._free[at]
-                break
-        else:
-            offset = self.extend(size)
+        found = self._free.take(size)
+        offset = self.extend(size) if found is None else found
         if reserve:
             try:
                 self.require(size)
                 self.reserve(offset, size)
             except OutOfSharedMemory:
-                self._put_together(offset, size)
+                self._free.free(offset, size)
                 raise
             self._available -= size
         self.in_use += size
@@ -95,17 +87,7 @@ class Arena:
         with contextlib.suppress(OSError):
             punch(self.fd, offset, offset + nbytes)
         self.forget(offset, nbytes)
-        self._put_together(offset, nbytes)
-
-    def _put_together(self, offset: int, nbytes: int) -> None:
-        """A range is free, and one with the free ranges beside it: so there are hardly more than ranges in use."""
-        at = bisect.bisect(self._free, (offset, nbytes))
-        if at < len(self._free) and self._free[at][0] == offset + nbytes:
-            nbytes += self._free.pop(at)[1]
-        if at and sum(self._free[at - 1]) == offset:
-            offset, before = self._free.pop(at - 1)
-            at, nbytes = at - 1, nbytes + before
-        self._free.insert(at, (offset, nbytes))
+        self._free.free(offset, nbytes)
 
     def _grow(self, size: int) -> int:
         """Make the file longer. Once there are workers, which may do so too, the board's way replaces it."""
@@ -181,7 +163,7 @@ class Arena:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.fd = state["fd"].detach()
         self.directory = state["directory"]
-        self._maps, self._free = {}, []
+        self._maps, self._free = {}, Ranges()
         self._owner = -1
         self.size = self.in_use = 0
         self.extend = self._grow

@@ -22,6 +22,7 @@ from headrace.cache.mappings import Mappings
 from headrace.core.errors import OutOfSharedMemory
 from headrace.core.layout import aligned
 from headrace.core.memory import available_memory
+from headrace.core.places import Memory
 from headrace.core.ranges import Ranges
 from headrace.core.sizes import show_size
 from headrace.core.sparse import PAGE, punch
@@ -32,7 +33,9 @@ _NAME = re.compile(r"headrace-(\d+)-(\d+)-(\d+)-\w+\Z")
 
 
 class Arena:
-    """Shared memory that grows. Offsets are the addresses; every process maps ranges on demand."""
+    """Shared memory that grows, a ``Place``. Offsets are the addresses; every process maps ranges on demand."""
+
+    memory = Memory.ARENA
 
     def __init__(self, directory: str | None = None) -> None:
         directory = directory or os.environ.get("HEADRACE_SHM_DIR") or None

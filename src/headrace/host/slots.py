@@ -15,6 +15,7 @@ from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import Slot
 from headrace.coordinate.messages import Order, encoder
 from headrace.core.layout import aligned
+from headrace.core.places import Place
 from headrace.engine.board import PUT_DOWN, UNUSED, Board
 
 _AGE = 8
@@ -32,16 +33,25 @@ class HostSlot(Slot):
 
 
 class SlotPool:
-    """Allocates slots, and takes back those whose tensors were garbage-collected.
+    """Allocates slots in one place, and takes back those whose tensors were garbage-collected.
 
     Where only a worker finds out how many bytes a batch takes, a slot has no memory before that: the worker takes a
     range from the board's list as it collates, or makes one. So batches that wait to be prepared hold no memory, and
     a few ranges are used over and over.
     """
 
-    def __init__(self, arena: Arena, nbytes: int, keep: int, board: Board | None = None) -> None:
-        """``board``: has the list of ranges; without it those that workers made are freed after use."""
+    def __init__(
+        self,
+        arena: Arena,
+        nbytes: int,
+        keep: int,
+        board: Board | None = None,
+        place: Place | None = None,
+    ) -> None:
+        """``board``: has the list of ranges; without it those that workers made are freed after use.
+        ``place``: where slots are made, if not in the arena. (Orders are written there in any case.)"""
         self._arena, self._board = arena, board
+        self._place: Place = arena if place is None else place
         self.nbytes = nbytes
         """Bytes of a new slot; 0: a worker finds out how many it takes."""
         self.keep = keep
@@ -64,9 +74,9 @@ class SlotPool:
             self._list_more(self._board)
         if self._free:
             return self._free.pop()
-        slot = HostSlot(0, 0)
+        slot = HostSlot(0, 0, self._place.memory)
         if self.nbytes:
-            slot.offset, slot.nbytes = self._arena.allocate(self.nbytes)
+            slot.offset, slot.nbytes = self._place.allocate(self.nbytes)
         self._all.add(slot)
         return slot
 
@@ -120,7 +130,7 @@ class SlotPool:
 
     def _free_range(self, slot: HostSlot) -> None:
         if slot.nbytes and slot.row < 0:
-            self._arena.free(slot.offset, slot.nbytes)
+            self._place.free(slot.offset, slot.nbytes)
         slot.offset = slot.nbytes = 0
         slot.row = -1
 
@@ -128,7 +138,7 @@ class SlotPool:
         """Make a free slot at least so large."""
         if slot.nbytes < nbytes:
             self._free_range(slot)
-            slot.offset, slot.nbytes = self._arena.allocate(nbytes)
+            slot.offset, slot.nbytes = self._place.allocate(nbytes)
             self.nbytes = max(self.nbytes, nbytes)
 
     # -- ranges that workers take ---------------------------------------------------------------------------
@@ -151,7 +161,8 @@ class SlotPool:
             board.release(row, UNUSED)
 
     def took(self, slot: HostSlot, offset: int, nbytes: int) -> None:
-        """A worker put the slot's batch into this range, which it took or made."""
+        """A worker put the slot's batch into this range of the arena, which it took or made."""
+        assert self._place is self._arena, "workers collate into the arena"
         if offset not in self._listed:
             self._arena.adopt(nbytes)
         slot.offset, slot.nbytes, self._usual = offset, nbytes, nbytes
@@ -205,7 +216,7 @@ class SlotPool:
     def lease(self, slot: HostSlot) -> Any:
         """The slot's memory as an object that arrays can be made over. When the last of them is gone, the slot
         comes back by itself."""
-        mapped = self._arena.map(slot.offset, slot.nbytes)
+        mapped = self._place.map(slot.offset, slot.nbytes)
         buffer = _buffer_type(slot.nbytes).from_buffer(mapped)
         # The callback may run in any thread and at any point, so it only takes a note. (And in a process that was
         # forked meanwhile, whose copy of the batch is none of ours.)

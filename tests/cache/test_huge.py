@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cache import huge
-from headrace.cache.arena import Arena, map_file
+from headrace.cache.arena import Arena
 from headrace.cache.huge import HUGE, HugePages, worthwhile
+from headrace.cache.mappings import map_file
 from headrace.cache.windows import Windows
 from headrace.coordinate.messages import Order
 from headrace.core.forms import Form

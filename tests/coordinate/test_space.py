@@ -27,7 +27,7 @@ def check(space: Space, asked: dict[int, int]) -> None:
     used = [(offset, offset + space.size_of(offset)) for offset in asked]
     assert all(offset in space for offset in asked)
     assert all(end - start == rounded(asked[start]) for start, end in used)
-    uncut = [(start, start + size) for size, start in space._uncut]
+    uncut = [(start, start + size) for start, size in space._uncut]
     ranges = [(0, 0), *sorted(used + space.free_blocks() + uncut), (space.span, space.span)]
     assert all(before[1] == after[0] for before, after in itertools.pairwise(ranges)), "nothing lost or twice"
     assert all(start % ALIGN == 0 for start, _ in ranges)
@@ -83,7 +83,7 @@ def test_small_blocks_share_pages_with_their_like_alone(ops: list[tuple[bool, in
             assert offset in space.mates(offset) and set(space.mates(offset)) <= set(asked)
     space.free(list(asked))
     assert not space._slabs and space.idle == 0 and len(space) == 0
-    free = [end - start for start, end in space.free_blocks()] + [size for size, _ in space._uncut]
+    free = [end - start for start, end in space.free_blocks()] + [size for _, size in space._uncut]
     assert sum(free) == space.span
 
 

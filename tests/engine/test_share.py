@@ -200,6 +200,43 @@ def test_a_worker_that_is_refused_comes_back_and_one_whose_host_is_replaced_too(
     assert len(store.extent(order(), 0, 1)) == 1, "orders may still refer to the memory of the one before"
 
 
+def holders(fd: int) -> int:
+    """How often this process has mapped a file."""
+    return Path("/proc/self/maps").read_text().count(f" {os.fstat(fd).st_ino} ")
+
+
+@pytest.mark.parametrize("idle", [True, False])
+def test_the_memory_of_a_host_that_is_gone_is_let_go(
+    host: Host, open_store: Callable[[], SharedStore], monkeypatch: pytest.MonkeyPatch, idle: bool
+) -> None:
+    """Else a dead host's whole cache would stay in memory beside that of the one that took its place."""
+    store = open_store()
+    host.welcome()
+    view = store.extent(order(), 0, 4)
+    before, host.memory = host.memory, os.memfd_create("cache of the next one")
+    os.ftruncate(host.memory, SPAN)
+    host.greeted()
+    host.say(Welcome(INSTANCE + 1, SPAN), host.memory)
+    present = order(instance=INSTANCE + 1)
+    store.extent(present, 0, 1)
+    assert holders(before) == holders(host.memory) == 1, "some orders may not be done"
+    monkeypatch.setattr(share, "_LINGER", -1.0)
+    store.extent(order(), 0, 1)
+    if idle:
+        store.idle()
+    else:
+        store.extent(present, 0, 1)
+    assert holders(before) == 1 and bytes(view) == bytes(4), "somebody looks at it"
+    del view
+    assert holders(before) == 0 and holders(host.memory) == 1
+    with pytest.raises(ValueError, match="not here"):
+        store.extent(order(), 0, 1)
+    assert len(store.extent(present, 0, 1)) == 1
+    store.close()
+    assert holders(host.memory) == 0
+    os.close(before)
+
+
 @pytest.mark.parametrize("takes", [True, False])
 def test_fills_are_taken_or_given_up(host: Host, open_store: Callable[[], SharedStore], takes: bool) -> None:
     store = open_store()

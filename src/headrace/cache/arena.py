@@ -8,38 +8,35 @@ asked for (``HEADRACE_SHM_DIR``), the file lies there instead, unlinked as soon 
 
 from __future__ import annotations
 
-import bisect
 import contextlib
-import ctypes
 import errno
-import mmap
 import os
 import re
 import tempfile
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import reduction
 from typing import Any
 
-import numpy as np
-
+from headrace.cache.mappings import Mappings
 from headrace.core import environment
 from headrace.core.errors import OutOfSharedMemory
 from headrace.core.layout import aligned
 from headrace.core.memory import available_memory
+from headrace.core.places import Memory
+from headrace.core.ranges import Ranges
 from headrace.core.sizes import show_size
 from headrace.core.sparse import PAGE, punch
 
-_MOST_MAPPED = 256
-"""Ranges that a process keeps mapped where another one decides over them: nobody tells it which are over."""
 _LOOK = 0.5
 """Seconds for which a look at the available memory holds."""
 _NAME = re.compile(r"headrace-(\d+)-(\d+)-(\d+)-\w+\Z")
 
 
 class Arena:
-    """Shared memory that grows. Offsets are the addresses; every process maps ranges on demand."""
+    """Shared memory that grows, a ``Place``. Offsets are the addresses; every process maps ranges on demand."""
+
+    memory = Memory.ARENA
 
     def __init__(self, directory: str | None = None) -> None:
         directory = directory or environment.shared_memory_dir() or None
@@ -49,10 +46,8 @@ class Arena:
         else:
             self.directory = directory or ("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir())
             self.fd = _anonymous_file(self.directory)
-        self._maps: dict[tuple[int, int], memoryview] = {}
-        self._free: list[tuple[int, int]] = []
-        """Free ranges by their offsets, no two side by side."""
-        self._owner = os.getpid()
+        self._maps = Mappings()
+        self._free = Ranges()
         self.size = 0
         self.in_use = 0
         self._looked, self._available = 0.0, 0
@@ -67,21 +62,14 @@ class Arena:
         reserved piece by piece with ``reserve``).
         """
         size = aligned(max(nbytes, 1), PAGE)
-        for at, (offset, length) in enumerate(self._free):
-            if length >= size:
-                if length > size:
-                    self._free[at] = (offset + size, length - size)
-                else:
-                    del self._free[at]
-                break
-        else:
-            offset = self.extend(size)
+        found = self._free.take(size)
+        offset = self.extend(size) if found is None else found
         if reserve:
             try:
                 self.require(size)
                 self.reserve(offset, size)
             except OutOfSharedMemory:
-                self._put_together(offset, size)
+                self._free.free(offset, size)
                 raise
             self._available -= size
         self.in_use += size
@@ -96,17 +84,7 @@ class Arena:
         with contextlib.suppress(OSError):
             punch(self.fd, offset, offset + nbytes)
         self.forget(offset, nbytes)
-        self._put_together(offset, nbytes)
-
-    def _put_together(self, offset: int, nbytes: int) -> None:
-        """A range is free, and one with the free ranges beside it: so there are hardly more than ranges in use."""
-        at = bisect.bisect(self._free, (offset, nbytes))
-        if at < len(self._free) and self._free[at][0] == offset + nbytes:
-            nbytes += self._free.pop(at)[1]
-        if at and sum(self._free[at - 1]) == offset:
-            offset, before = self._free.pop(at - 1)
-            at, nbytes = at - 1, nbytes + before
-        self._free.insert(at, (offset, nbytes))
+        self._free.free(offset, nbytes)
 
     def _grow(self, size: int) -> int:
         """Make the file longer. Once there are workers, which may do so too, the board's way replaces it."""
@@ -153,21 +131,17 @@ class Arena:
     # -- everybody's side ---------------------------------------------------------------------------------
 
     def map(self, offset: int, nbytes: int) -> memoryview:
-        """The bytes of a range. Mapped once per process; bounds are checked against the file itself."""
-        mapped = self._maps.get((offset, nbytes))
+        """The bytes of a range. Bounds are checked against the file itself."""
+        mapped = self._maps.find(offset, nbytes)
         if mapped is None:
             if offset < 0 or nbytes <= 0 or offset % PAGE or offset + nbytes > os.fstat(self.fd).st_size:
                 raise ValueError(f"range {offset}+{nbytes} is outside of the arena")
-            mapped = map_file(self.fd, offset, nbytes)
-            self._maps[offset, nbytes] = mapped
-            if self._owner != os.getpid() and len(self._maps) > _MOST_MAPPED:
-                for key in list(self._maps)[:-_MOST_MAPPED]:
-                    self._maps.pop(key, None)
+            mapped = self._maps.add(self.fd, offset, nbytes)
         return mapped
 
     def forget(self, offset: int, nbytes: int) -> None:
         """Drop this process's mapping of a range."""
-        self._maps.pop((offset, nbytes), None)
+        self._maps.forget(offset, nbytes)
 
     def close(self) -> None:
         """Close the descriptor. Memory that tensors still use lives until they are gone."""
@@ -182,53 +156,10 @@ class Arena:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.fd = state["fd"].detach()
         self.directory = state["directory"]
-        self._maps, self._free = {}, []
-        self._owner = -1
+        self._maps, self._free = Mappings(), Ranges()
         self.size = self.in_use = 0
         self.extend = self._grow
         self._looked, self._available = 0.0, 0
-
-
-_libc = ctypes.CDLL(None, use_errno=True)
-_libc.mmap.restype = ctypes.c_void_p
-_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
-_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
-_NOTHING, _FIXED = 0, 0x10
-"""PROT_NONE and MAP_FIXED, which Python's ``mmap`` does not name."""
-
-
-def _mmap(place: int | None, nbytes: int, protection: int, flags: int, fd: int, offset: int) -> int:
-    address: int = _libc.mmap(place, nbytes, protection, flags, fd, offset)
-    if address == ctypes.c_void_p(-1).value:
-        number = ctypes.get_errno()
-        raise OSError(number, f"cannot map {show_size(nbytes)} of the arena: {os.strerror(number)}")
-    return address
-
-
-def map_file(fd: int, offset: int, nbytes: int, align: int = 0) -> memoryview:
-    """Map a range of a file; it is unmapped when nothing refers to the memory any more.
-
-    ``align``: the address is to be a multiple of it.
-
-    Python's own ``mmap`` duplicates the descriptor for each mapping (before 3.13, always), and a user who
-    keeps a thousand batches would run out of them.
-    """
-    place, flags = None, mmap.MAP_SHARED
-    if align:
-        # More addresses than needed, of which those before and after are given back.
-        spare = _mmap(None, nbytes + align, _NOTHING, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1, 0)
-        place, flags = aligned(spare, align), flags | _FIXED
-        if place > spare:
-            _libc.munmap(spare, place - spare)
-        end = place + aligned(nbytes, PAGE)
-        if end < spare + nbytes + align:
-            _libc.munmap(end, spare + nbytes + align - end)
-    address = _mmap(place, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, flags, fd, offset)
-    memory: Any = (ctypes.c_ubyte * nbytes).from_address(address)
-    weakref.finalize(memory, _libc.munmap, address, nbytes).atexit = False
-    # Through numpy, because memoryview takes ctypes' bytes for another type than plain ones. Whatever is made
-    # over this view holds on to ``memory``.
-    return memoryview(np.frombuffer(memory, np.uint8))  # type: ignore[arg-type]
 
 
 def _anonymous_file(directory: str) -> int:

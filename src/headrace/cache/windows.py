@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.cache.arena import map_file
 from headrace.cache.huge import HUGE, HugePages
+from headrace.cache.mappings import map_file
 from headrace.core.memory import address_limit, address_room
 from headrace.core.sizes import show_size
 from headrace.core.sparse import PAGE

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from headrace.coordinate.directory import Catalogue
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import WorkerDied
+from headrace.core.places import Memory
 from headrace.sampling import Draw
 
 ATTEMPTS = 3
@@ -45,10 +46,11 @@ class Draws(Protocol):
 
 @dataclass(eq=False)
 class Slot:
-    """A leased part of the arena that holds one batch."""
+    """Memory that holds one batch, leased when it is delivered."""
 
     offset: int
     nbytes: int
+    memory: Memory = Memory.ARENA
 
 
 @dataclass

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import itertools
-from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.core.layout import ALIGN, aligned
+from headrace.core.ranges import Ranges
 from headrace.core.sparse import PAGE
 
 _WORTH_IT = 16
@@ -61,8 +61,10 @@ class Space:
         self._unused: defaultdict[int, int] = defaultdict(int)
         """By size: how many free ones there are in slabs."""
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # bytes -> offsets
-        self._uncut = [(self.span, 0)] if self.span else []
-        """Ranges from which blocks of any size are cut: (bytes, offset), the smallest first."""
+        self._uncut = Ranges()
+        """From which blocks of any size are cut."""
+        if self.span:
+            self._uncut.free(0, self.span)
         self._freed = 0
         """Bytes of blocks that were freed since free blocks were put together."""
 
@@ -116,10 +118,12 @@ class Space:
         found = same[-count:] if count else []
         del same[len(same) - len(found) :]
         self.hollow.difference_update(found)
+        if len(found) < count:
+            found += self._uncut.take_some(size, count - len(found))
+            if len(found) < count and self._freed and self._freed * _WORTH_IT >= self.span:
+                self._put_together()
+                found += self._uncut.take_some(size, count - len(found))
         self._blocks.update(dict.fromkeys(found, size))
-        while len(found) < count and (offset := self._cut(size)) is not None:
-            found.append(offset)
-            self._blocks[offset] = size
         return found
 
     def _take_packed(self, size: int, count: int, most: int) -> list[int]:
@@ -166,7 +170,7 @@ class Space:
         whole = self._blocks[offset]
         if size < whole:
             self._blocks[offset] = size
-            insort(self._uncut, (whole - size, offset + size))
+            self._uncut.free(offset + size, whole - size)
 
     def free(self, offsets: Iterable[int]) -> None:
         """The blocks at ``offsets`` are no longer used."""
@@ -236,36 +240,13 @@ class Space:
             if offset not in self.hollow
         ]
 
-    def _cut(self, size: int) -> int | None:
-        at = bisect_left(self._uncut, (size, 0))
-        if at == len(self._uncut):
-            if self._freed * _WORTH_IT < self.span or not self._freed:
-                return None
-            self._put_together()
-            at = bisect_left(self._uncut, (size, 0))
-            if at == len(self._uncut):
-                return None
-        whole, start = self._uncut.pop(at)
-        if whole > size:
-            insort(self._uncut, (whole - size, start + size))
-        return start
-
     def _put_together(self) -> None:
-        """Neighbouring free blocks become one range."""
+        """Free blocks become one with the free ranges beside them."""
         self.cuts += 1
         self.hollow.clear()
+        self._uncut.free_all((offset, size) for size, offsets in self._free.items() for offset in offsets)
         self._free.clear()
         self._freed = 0
-        self._uncut = []
-        end = 0
-        slabs = ((start, slab.nbytes) for start, slab in self._slabs.items())
-        for offset, size in sorted([*self._blocks.items(), *slabs]):
-            if end < offset:
-                self._uncut.append((offset - end, end))
-            end = offset + size
-        if end < self.span:
-            self._uncut.append((self.span - end, end))
-        self._uncut.sort()
 
 
 @functools.cache

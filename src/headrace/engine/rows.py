@@ -18,6 +18,7 @@ from headrace.cache.arena import Arena
 from headrace.coordinate.messages import Order, OrderDone, Spent, decode_order
 from headrace.core.forms import Form
 from headrace.core.layout import ALIGN, RowLayout
+from headrace.core.places import Place
 from headrace.engine import bodies
 from headrace.engine.board import Board, Claim
 from headrace.engine.bodies import Body
@@ -86,12 +87,15 @@ class RowStages:
         layout: RowLayout | None,
         collator: Collator | None = None,
         masks: MaskFiles | None = None,
+        place: Place | None = None,
     ) -> None:
-        """``masks``: reads the files that targets name, where they do."""
+        """``masks``: reads the files that targets name, where they do. ``place``: where slots are, if not in the
+        arena."""
         self._reader = Reader(source)
         self._masks = masks
         self._targets = source.targets is not None
         self._arena = arena
+        self._place: Place = arena if place is None else place
         self._board = board
         self.store = store
         self._publisher = Publisher(store)
@@ -243,7 +247,7 @@ class RowStages:
         out: list[NDArray[Any]] | None = None
         if not order.fill:
             layout, _ = self._layout(order.layout)
-            buffer = memoryview(self._arena.map(order.slot_offset, order.slot_bytes))
+            buffer = memoryview(self._place.map(order.slot_offset, order.slot_bytes))
             out = layout.views(buffer, order.rows, order.start, order.start + count)
         elif (ways == _RUN).any():
             layout, _ = self._layout(order.layout)

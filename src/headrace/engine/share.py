@@ -2,7 +2,7 @@
 
 The connection is the worker's own, so that what it publishes is open to all jobs at once, however long its own
 job is busy elsewhere. It is made anew when the host was replaced; the memory of the one before stays mapped while
-orders may still refer to it.
+orders may still refer to it, and no longer: workers are the last to hold it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -36,6 +37,8 @@ _FAREWELL = 2.0
 """Seconds for the store's own thread to end; one that still looks for a host ends a little later."""
 _MEMORIES = 2
 """Hosts whose memory is kept: the present one's and that of the one before."""
+_LINGER = 30.0
+"""Seconds for which no order has referred to the memory of the one before, after which it is let go."""
 
 
 class SharedStore:
@@ -47,6 +50,9 @@ class SharedStore:
         self._sock: socket.socket | None = None
         self._sending = threading.Lock()
         self._memories: dict[int, Windows] = {}
+        """By host, the present one's last."""
+        self._needed = 0.0
+        """When an order last referred to the memory of the host before."""
         self._arrived = threading.Condition()
         self._grants: dict[tuple[int, int], Grants] = {}
         self._closed = threading.Event()
@@ -121,6 +127,7 @@ class SharedStore:
             while len(self._memories) >= _MEMORIES:
                 del self._memories[next(iter(self._memories))]
             self._memories[welcome.instance] = memory
+            self._needed = time.monotonic()
             self._arrived.notify_all()
 
     def _listen(self, sock: socket.socket) -> None:
@@ -150,6 +157,7 @@ class SharedStore:
 
     def idle(self) -> None:
         """This worker has nothing to do."""
+        self._let_go_of_old()
         self._send(Idle())
 
     def close(self) -> None:
@@ -167,8 +175,21 @@ class SharedStore:
 
     # -- the store ---------------------------------------------------------------------------------------------
 
+    def _let_go_of_old(self, instance: int | None = None) -> None:
+        """Forget the memory of the host before, if no order has referred to it for a while. ``instance``: this one
+        does refer to that host's."""
+        with self._arrived:
+            old = list(self._memories)[:-1]
+            if instance in old:
+                self._needed = time.monotonic()
+            elif time.monotonic() - self._needed > _LINGER:
+                for gone in old:
+                    del self._memories[gone]
+
     def _memory(self, instance: int) -> Windows:
         memory = self._memories.get(instance)
+        if len(self._memories) > 1:
+            self._let_go_of_old(instance)
         if memory is None:
             with self._arrived:
                 patience = _PATIENCE if self._sock is None else _BRIEFLY

@@ -1,9 +1,7 @@
-"""Slots: batches' memory, lent to workers, then to tensors, and back when those are gone."""
+"""Slots: batches' memory, lent to workers, then to tensors, and back when their leases have ended."""
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import itertools
 import os
 import weakref
@@ -15,7 +13,9 @@ from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import Slot
 from headrace.coordinate.messages import Order, encoder
 from headrace.core.layout import aligned
+from headrace.core.places import Place
 from headrace.engine.board import PUT_DOWN, UNUSED, Board
+from headrace.host.leases import Loan, make_lease
 
 _AGE = 8
 """Batches for which a range is free before its memory is given back."""
@@ -32,16 +32,25 @@ class HostSlot(Slot):
 
 
 class SlotPool:
-    """Allocates slots, and takes back those whose tensors were garbage-collected.
+    """Allocates slots in one place, and takes back those whose leases have ended.
 
     Where only a worker finds out how many bytes a batch takes, a slot has no memory before that: the worker takes a
     range from the board's list as it collates, or makes one. So batches that wait to be prepared hold no memory, and
     a few ranges are used over and over.
     """
 
-    def __init__(self, arena: Arena, nbytes: int, keep: int, board: Board | None = None) -> None:
-        """``board``: has the list of ranges; without it those that workers made are freed after use."""
+    def __init__(
+        self,
+        arena: Arena,
+        nbytes: int,
+        keep: int,
+        board: Board | None = None,
+        place: Place | None = None,
+    ) -> None:
+        """``board``: has the list of ranges; without it those that workers made are freed after use.
+        ``place``: where slots are made, if not in the arena. (Orders are written there in any case.)"""
         self._arena, self._board = arena, board
+        self._place: Place = arena if place is None else place
         self.nbytes = nbytes
         """Bytes of a new slot; 0: a worker finds out how many it takes."""
         self.keep = keep
@@ -53,8 +62,11 @@ class SlotPool:
         self._clock = itertools.count(PUT_DOWN + 1)
         self._owner = os.getpid()
         self._free: list[HostSlot] = []
-        self._released: deque[HostSlot] = deque()
-        self._leases: dict[HostSlot, Any] = {}
+        self._leases: dict[HostSlot, Loan[HostSlot]] = {}
+        self._released: deque[Loan[HostSlot]] = deque()
+        """Nothing is left that was made over their memory."""
+        self._awaited: list[Loan[HostSlot]] = []
+        """Of those, the ones whose events have not happened."""
         self._all: set[HostSlot] = set()
 
     def acquire(self) -> HostSlot:
@@ -64,9 +76,9 @@ class SlotPool:
             self._list_more(self._board)
         if self._free:
             return self._free.pop()
-        slot = HostSlot(0, 0)
+        slot = HostSlot(0, 0, self._place.memory)
         if self.nbytes:
-            slot.offset, slot.nbytes = self._arena.allocate(self.nbytes)
+            slot.offset, slot.nbytes = self._place.allocate(self.nbytes)
         self._all.add(slot)
         return slot
 
@@ -108,7 +120,10 @@ class SlotPool:
 
     def close(self) -> None:
         """Free every slot but those on loan. Their pages go back even if others hold the arena's file: processes
-        that were forked from this one do, for as long as they live."""
+        that were forked from this one do, for as long as they live. Events of leases are waited for: nobody will
+        look for them later."""
+        for loan in list(self._leases.values()):
+            loan.close()
         self.collect()
         self._free.clear()
         for slot in self._leases:
@@ -120,7 +135,7 @@ class SlotPool:
 
     def _free_range(self, slot: HostSlot) -> None:
         if slot.nbytes and slot.row < 0:
-            self._arena.free(slot.offset, slot.nbytes)
+            self._place.free(slot.offset, slot.nbytes)
         slot.offset = slot.nbytes = 0
         slot.row = -1
 
@@ -128,7 +143,7 @@ class SlotPool:
         """Make a free slot at least so large."""
         if slot.nbytes < nbytes:
             self._free_range(slot)
-            slot.offset, slot.nbytes = self._arena.allocate(nbytes)
+            slot.offset, slot.nbytes = self._place.allocate(nbytes)
             self.nbytes = max(self.nbytes, nbytes)
 
     # -- ranges that workers take ---------------------------------------------------------------------------
@@ -151,7 +166,8 @@ class SlotPool:
             board.release(row, UNUSED)
 
     def took(self, slot: HostSlot, offset: int, nbytes: int) -> None:
-        """A worker put the slot's batch into this range, which it took or made."""
+        """A worker put the slot's batch into this range of the arena, which it took or made."""
+        assert self._place is self._arena, "workers collate into the arena"
         if offset not in self._listed:
             self._arena.adopt(nbytes)
         slot.offset, slot.nbytes, self._usual = offset, nbytes, nbytes
@@ -203,41 +219,49 @@ class SlotPool:
     # -- leases -------------------------------------------------------------------------------------------
 
     def lease(self, slot: HostSlot) -> Any:
-        """The slot's memory as an object that arrays can be made over. When the last of them is gone, the slot
-        comes back by itself."""
-        mapped = self._arena.map(slot.offset, slot.nbytes)
-        buffer = _buffer_type(slot.nbytes).from_buffer(mapped)
+        """The slot's memory as an object that arrays can be made over (a ``Lease``). When the last of them is gone,
+        and what the lease was told to wait for has happened, the slot comes back by itself."""
+        mapped = self._place.map(slot.offset, slot.nbytes)
+        loan = Loan(slot)
+        lease = make_lease(loan, slot.memory, mapped)
         # The callback may run in any thread and at any point, so it only takes a note. (And in a process that was
         # forked meanwhile, whose copy of the batch is none of ours.)
         released, row, board, clock, owner = self._released, slot.row, self._board, self._clock, self._owner
 
         def let_go(_: Any) -> None:
-            if row >= 0 and board is not None and os.getpid() == owner:
+            if row >= 0 and board is not None and not loan.awaited and os.getpid() == owner:
                 board.release(row, next(clock))
-            released.append(slot)
+            released.append(loan)
 
-        self._leases[slot] = weakref.ref(buffer, let_go)
-        return buffer
+        loan.life = weakref.ref(lease, let_go)
+        self._leases[slot] = loan
+        return lease
 
     def collect(self) -> None:
-        """Take released slots back."""
+        """Take back slots whose leases have ended. Waits for nothing."""
         while self._released:
-            slot = self._released.popleft()
-            del self._leases[slot]
-            if slot.row >= 0:  # its range may be another's by now
-                slot.offset = slot.nbytes = 0
-                slot.row = -1
-            self.put_back(slot)
+            loan = self._released.popleft()
+            if loan.awaited:
+                self._awaited.append(loan)
+            else:
+                self._take_back(loan.slot)
+        for loan in list(self._awaited) if self._awaited else ():
+            if loan.has_happened():
+                self._awaited.remove(loan)
+                if loan.slot.row >= 0 and self._board is not None:
+                    self._board.release(loan.slot.row, next(self._clock))
+                self._take_back(loan.slot)
         if self._usual and self._board is not None:  # else no worker has taken a range yet
             self._trim(self._board)
 
+    def _take_back(self, slot: HostSlot) -> None:
+        del self._leases[slot]
+        if slot.row >= 0:  # its range is free already, and may be another's by now
+            slot.offset = slot.nbytes = 0
+            slot.row = -1
+        self.put_back(slot)
+
     @property
     def leased(self) -> int:
-        """Slots that the user's tensors keep."""
+        """Slots that the user's tensors keep, or events."""
         return len(self._leases) - len(self._released)
-
-
-@functools.lru_cache(maxsize=256)
-def _buffer_type(nbytes: int) -> Any:
-    # A subclass, because plain ctypes arrays cannot be weakly referenced.
-    return type("Lease", (ctypes.c_char * nbytes,), {})

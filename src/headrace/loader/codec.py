@@ -19,6 +19,7 @@ from headrace.core.layout import ALIGN, aligned
 from headrace.core.sparse import PAGE
 from headrace.engine.board import Board, Claim
 from headrace.engine.link import LARGEST
+from headrace.loader.wrap import tensor_over
 
 _SMALL = 64
 """Arrays of fewer bytes travel with the pickle."""
@@ -201,7 +202,7 @@ class _Reader(pickle.Unpickler):
             count *= length
         if count == 0:
             return torch.empty(shape, dtype=dtype)
-        flat = torch.frombuffer(self._lease, dtype=dtype, count=count, offset=at)
+        flat = tensor_over(self._lease, dtype, count, at)
         return flat.view(shape) if stride is None else flat.as_strided(shape, stride)
 
 

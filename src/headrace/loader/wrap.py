@@ -27,6 +27,13 @@ def torch_dtype(name: str) -> torch.dtype:
     return dtype
 
 
+def tensor_over(lease: Any, dtype: torch.dtype, count: int, offset: int) -> torch.Tensor:
+    """A flat tensor over a part of a slot on loan. It holds on to the lease."""
+    if not lease.memory.in_reach:
+        raise TypeError(f"tensors over {lease.memory.value} memory are not known yet")
+    return torch.frombuffer(lease, dtype=dtype, count=count, offset=offset)
+
+
 class RowWrapper:
     """Makes batches of tensors over slots of one layout."""
 
@@ -49,7 +56,7 @@ class RowWrapper:
         count = good * math.prod(field.shape)
         if count == 0:
             return torch.empty((good, *field.shape), dtype=dtype)
-        tensor = torch.frombuffer(lease, dtype=dtype, count=count, offset=offset).view(good, *field.shape)
+        tensor = tensor_over(lease, dtype, count, offset).view(good, *field.shape)
         if field.channels_last:
             tensor = tensor.movedim(-1, 1)
         return tensor if self._batched else tensor[0]

@@ -5,12 +5,8 @@ from __future__ import annotations
 import multiprocessing
 from typing import TYPE_CHECKING, Any
 
-from headrace.loader.dataset_sessions import (
-    AssignedSession,
-    InlineIterableSession,
-    InlineSession,
-    ObjectSession,
-)
+from headrace.loader.dataset_sessions import AssignedSession, ObjectSession
+from headrace.loader.inline_sessions import InlineIterableSession, InlineSession
 from headrace.loader.learning import first_here
 from headrace.loader.objects import ObjectTask
 from headrace.loader.pinning import wants_pinning

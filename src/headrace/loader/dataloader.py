@@ -17,8 +17,9 @@ from torch.utils import data as torch_data
 from headrace.core.errors import BadSample, LoaderClosed, OptionError, StateError
 from headrace.core.interrupts import held
 from headrace.loader.choose_session import choose_session
-from headrace.loader.dataset_sessions import AssignedSession, InlineIterableSession, ObjectSession
+from headrace.loader.dataset_sessions import AssignedSession, ObjectSession
 from headrace.loader.hearing import Hearing
+from headrace.loader.inline_sessions import InlineIterableSession
 from headrace.loader.iterator import EpochIterator
 from headrace.loader.mixing import check_batch_steps
 from headrace.loader.native import Native, look_for

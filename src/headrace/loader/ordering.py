@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from headrace.core.bits import Bits
-from headrace.loader.dataset_sessions import AssignedSession, InlineIterableSession
+from headrace.loader.dataset_sessions import AssignedSession
 from headrace.loader.draws import (
     EndlessDraws,
     LooseDraws,
@@ -19,6 +19,7 @@ from headrace.loader.draws import (
     before_first_epoch,
     draws_from_torch,
 )
+from headrace.loader.inline_sessions import InlineIterableSession
 from headrace.loader.options import Options
 from headrace.loader.recipe_dataset import RecipeDataset
 from headrace.loader.recipe_session import RecipeSession

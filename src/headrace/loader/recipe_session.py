@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import pickle
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,8 +22,8 @@ from headrace.core.sizes import show_size
 from headrace.core.sparse import PAGE
 from headrace.engine.task import RecipeTask
 from headrace.host.embedded import ProcessHost
-from headrace.loader import global_random
 from headrace.loader.depth import Depth
+from headrace.loader.global_random import own_randomness
 from headrace.loader.learning import Learning
 from headrace.loader.mixing import Mixer
 from headrace.loader.objects import begin_worker
@@ -313,16 +312,3 @@ def _start_recipe_worker(
 ) -> None:
     """User code may use torch, whose own threads do not survive a fork; and each worker is one of many anyway."""
     begin_worker(link.worker, num_workers, base_seed, dataset, init)
-
-
-@contextlib.contextmanager
-def own_randomness(user_code: bool) -> Iterator[None]:
-    """User code that runs in the job's own process must not disturb the job's random numbers."""
-    if not user_code:
-        yield
-        return
-    saved = global_random.states()
-    try:
-        yield
-    finally:
-        global_random.restore(saved)

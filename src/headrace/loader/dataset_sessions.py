@@ -11,7 +11,8 @@ from headrace.core.forms import CACHEABLE
 from headrace.host.embedded import ProcessHost
 from headrace.loader.depth import Depth
 from headrace.loader.objects import ObjectTask, keys_of
-from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, collated_value, make_host
+from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, make_host
+from headrace.loader.spec import LoaderSpec
 from headrace.loader.state import Mark
 from headrace.loader.stateful import is_stateful
 
@@ -19,37 +20,30 @@ _PATIENCE = 10.0
 """Seconds to wait for what a worker says of its beginning. Without it, it is taken to begin as new ones do."""
 
 
-def _depth(host: Any, ahead: int | None, workers: int) -> Depth | None:
-    """What lets more batches be ahead if nobody said how many: up to as many as torch's loader has."""
-    return Depth(host, most=2 * workers, hands=workers) if ahead is None else None
-
-
-def _at_first(ahead: int | None, workers: int) -> int:
-    """Batches ahead as a loader begins: one for each worker. (And one to go on with, once it is known that they are
-    not large: with a loop that waits, none of those is waited for.)"""
-    return max(2, workers) if ahead is None else max(1, ahead)
-
-
 class ObjectSession(Hosted):
     """A torch dataset in worker processes: each batch is fetched and collated by one worker."""
 
     def __init__(
-        self, task: ObjectTask, *, ahead: int | None, in_order: bool, context: Any, book: ErrorBook, pin: bool
+        self, spec: LoaderSpec, task: ObjectTask, book: ErrorBook, *, pins: bool, assigned: bool = False
     ) -> None:
-        """``ahead``: batches that are prepared ahead; None: as many as are of use."""
-        self._book = book
+        """``assigned``: it matters which worker is given which batch."""
+        super().__init__(book, pins=pins)
+        workers, ahead = task.num_workers, spec.work.ahead
         self.host = make_host(
             HostParts.build(0, dict.fromkeys(CACHEABLE, 0)),
             rows=None,
             nbytes=0,
-            ahead=_at_first(ahead, task.num_workers),
-            in_order=in_order,
-            workers=task.num_workers,
+            # At first one for each worker. (And one to go on with, once it is known that they are not large: with a
+            # loop that waits, none of those is waited for.)
+            ahead=max(2, workers) if ahead is None else ahead,
+            in_order=spec.order.in_order,
+            workers=workers,
             task=task,
-            context=context,
+            context=spec.work.context,
+            assigned_orders=assigned,
         )
-        self._depth = _depth(self.host, ahead, task.num_workers)
-        self._pins = pin
+        self._depth = Depth(self.host, most=2 * workers, hands=workers) if ahead is None else None
+        """Lets more batches be ahead if nobody said how many: up to as many as torch's loader has."""
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
         """See ``Session``."""
@@ -58,7 +52,7 @@ class ObjectSession(Hosted):
             return None
         if self._depth is not None:
             self._depth.taken(nbytes=batch.slot.nbytes)
-        return batch.drawn, self._pinned(collated_value(batch, self._book, self._lease, self._give_back))
+        return batch.drawn, self._pinned(self._collated(batch))
 
 
 class Reader:
@@ -103,25 +97,18 @@ class Reader:
         return mark
 
 
-class AssignedSession(Hosted):
+class AssignedSession(ObjectSession):
     """A dataset whose place, or state, lives in each worker: batches go to the workers in turn."""
 
     host: ProcessHost
 
     def __init__(
-        self,
-        task: ObjectTask,
-        *,
-        ahead: int | None,
-        in_order: bool,
-        context: Any,
-        book: ErrorBook,
-        pin: bool,
-        last: int = -1,
+        self, spec: LoaderSpec, task: ObjectTask, book: ErrorBook, *, pins: bool, last: int = -1
     ) -> None:
-        """``last``: the worker that delivered last, where an epoch goes on. ``ahead``: see ``ObjectSession``."""
-        self._book = book
-        self._iterable, self._auto, self._in_order = task.iterable, task.auto_collation, in_order
+        """``last``: the worker that delivered last, where an epoch goes on."""
+        super().__init__(spec, task, book, pins=pins, assigned=True)
+        self._iterable, self._auto = task.iterable, task.auto_collation
+        self._in_order = spec.order.in_order
         self._stateful = is_stateful(task.dataset)
         self._workers = task.num_workers
         self._active = set(range(self._workers))
@@ -131,21 +118,7 @@ class AssignedSession(Hosted):
         self._open: set[int] = set()
         self._draws: Any = None
         self._readers = [Reader(mark) for mark in task.resume or [Mark()] * self._workers]
-        host = make_host(
-            HostParts.build(0, dict.fromkeys(CACHEABLE, 0)),
-            rows=None,
-            nbytes=0,
-            ahead=_at_first(ahead, task.num_workers),
-            in_order=in_order,
-            workers=task.num_workers,
-            task=task,
-            context=context,
-            assigned_orders=True,
-        )
-        self._depth = _depth(host, ahead, task.num_workers)
-        host.pick, host.on_done = self._pick, self._on_done
-        self.host = host
-        self._pins = pin
+        self.host.pick, self.host.on_done = self._pick, self._on_done
 
     def begin(self, draws: Draws, following: Draws | None) -> None:
         """See ``Session``."""
@@ -212,7 +185,7 @@ class AssignedSession(Hosted):
             assert done is not None
             if done.exhausted and not done.error:
                 if done.has_state:
-                    left = collated_value(batch, self._book, self._lease, self._give_back)
+                    left = self._collated(batch)
                     own, iterator, _ = pickle.loads(left)
                     reader.left = Mark.left(own, iterator)
                 else:
@@ -224,7 +197,7 @@ class AssignedSession(Hosted):
             self.last = worker
             state = b""
             try:
-                value = collated_value(batch, self._book, self._lease, self._give_back)
+                value = self._collated(batch)
                 if done.has_state and value is not SKIPPED:
                     value, state = value
             finally:

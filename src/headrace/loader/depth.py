@@ -35,7 +35,7 @@ class Depth:
         not known how large batches are: once one is seen to be small, one more may be ahead."""
         host, totals = self._host, self._host.totals
         if 0 < nbytes < _LARGE and not self._seen:
-            self._set(min(host.ahead + 1, self.most))
+            keep_ahead(host, min(host.ahead + 1, self.most))
         self._seen = self._seen or nbytes > 0
         if not company and host.coordinator.outstanding + 1 < host.ahead:
             self.begin()  # there is nothing left to be ordered
@@ -44,7 +44,8 @@ class Depth:
         now = (time.perf_counter(), totals.waited, totals.spent.wait_order)
         if self._count == _WINDOW:
             elapsed, waited, idle = (after - before for after, before in zip(now, self._mark, strict=True))
-            self._set(
+            keep_ahead(
+                host,
                 deepen(
                     host.ahead,
                     self.most,
@@ -54,12 +55,14 @@ class Depth:
                     hands=self._hands,
                     company=company,
                     cpus=self._cpus,
-                )
+                ),
             )
             self._count = 0
         if self._count == 0:
             self._mark = now
 
-    def _set(self, ahead: int) -> None:
-        self._host.ahead = ahead
-        self._host.slots.keep = ahead + 1
+
+def keep_ahead(host: Host, ahead: int) -> None:
+    """Let so many batches be ahead from now on."""
+    host.ahead = ahead
+    host.slots.keep = ahead + 1

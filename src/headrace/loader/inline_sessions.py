@@ -14,6 +14,7 @@ from headrace.loader import global_random
 from headrace.loader.objects import Stream, fetch, keys_of
 from headrace.loader.pinning import pin_value
 from headrace.loader.sessions import SKIPPED, ErrorBook
+from headrace.loader.spec import LoaderSpec
 from headrace.loader.state import Mark
 from headrace.loader.stateful import dumps
 from headrace.recipes.program import Fault
@@ -22,17 +23,9 @@ from headrace.recipes.program import Fault
 class InlineSession:
     """A torch dataset without workers: fetched and collated by whoever asks."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        collate_fn: Callable[[Any], Any],
-        *,
-        auto_collation: bool,
-        book: ErrorBook,
-        pin: bool,
-    ) -> None:
-        self._dataset, self._collate = dataset, collate_fn
-        self._auto, self._book, self._pin = auto_collation, book, pin
+    def __init__(self, spec: LoaderSpec, book: ErrorBook, *, pins: bool) -> None:
+        self._dataset, self._collate = spec.data.dataset, spec.data.collate_fn
+        self._auto, self._book, self._pins = spec.batches.batched, book, pins
         self._draws: Draws | None = None
         self.closed = False
 
@@ -56,7 +49,7 @@ class InlineSession:
             if samples is SKIPPED:
                 return drawn, SKIPPED
         value = self._collate(samples)
-        return drawn, pin_value(value) if self._pin else value
+        return drawn, pin_value(value) if self._pins else value
 
     def _forgiving(self, drawn: Any, keys: Sequence[Any]) -> Any:
         batch = Batch(0, drawn, HostSlot(0, 0))
@@ -91,20 +84,9 @@ class InlineSession:
 class InlineIterableSession(InlineSession):
     """An iterable dataset without workers."""
 
-    def __init__(
-        self,
-        dataset: Any,
-        collate_fn: Callable[[Any], Any],
-        *,
-        auto_collation: bool,
-        book: ErrorBook,
-        pin: bool,
-        batch_size: int | None,
-        drop_last: bool,
-        resume: Mark | None,
-    ) -> None:
-        super().__init__(dataset, collate_fn, auto_collation=auto_collation, book=book, pin=pin)
-        self._size, self._drop_last = batch_size, drop_last
+    def __init__(self, spec: LoaderSpec, book: ErrorBook, *, pins: bool, resume: Mark | None) -> None:
+        super().__init__(spec, book, pins=pins)
+        self._batches = spec.batches
         self._resume = resume
         self._stream: Stream | None = None
         self._mark = Mark()
@@ -119,14 +101,14 @@ class InlineIterableSession(InlineSession):
         """See ``Session``."""
         super().begin(draws, following)
         resume, self._resume = self._resume or Mark(), None
-        size = self._size if self._auto else None
+        size = self._batches.size if self._auto else None
         global_random.put_back(resume.generators)
         self._generators |= set(resume.generators)
         self._drawn = set()
         before = global_random.states()
         kept = global_random.pack(before, self._generators)
         self._mark = Mark(delivered=resume.delivered, since=resume.delivered, generators=kept)
-        self._stream = Stream(self._dataset, size, drop_last=self._drop_last, resume=resume)
+        self._stream = Stream(self._dataset, size, drop_last=self._batches.drop_last, resume=resume)
         self._first = not (resume.delivered or self._stream.stateful)  # (a state of its own is enough)
         if self._first:
             self._note_generators(before)
@@ -144,7 +126,7 @@ class InlineIterableSession(InlineSession):
         value = self._collate(samples)
         self._mark.delivered += 1
         self._mark.since += 1
-        return self._draws.draw(), pin_value(value) if self._pin else value
+        return self._draws.draw(), pin_value(value) if self._pins else value
 
     def _note_generators(self, before: dict[str, Any]) -> None:
         """See which were drawn from since ``before``: an epoch that is read again draws from them again."""

@@ -100,6 +100,7 @@ class Reader:
 class AssignedSession(ObjectSession):
     """A dataset whose place, or state, lives in each worker: batches go to the workers in turn."""
 
+    looks_ahead = False  # (a dataset moves on with what it is asked for)
     host: ProcessHost
 
     def __init__(

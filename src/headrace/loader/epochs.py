@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.core.interrupts import held
 from headrace.loader.choose_session import choose_session
-from headrace.loader.dataset_sessions import AssignedSession, ObjectSession
+from headrace.loader.dataset_sessions import AssignedSession
 from headrace.loader.hearing import Hearing
 from headrace.loader.inline_sessions import InlineIterableSession
 from headrace.loader.observer import Observer
 from headrace.loader.ordering import Ordering, Place
 from headrace.loader.own_order import Told
 from headrace.loader.progress import Progress
-from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.seeds import Seeds
-from headrace.loader.sessions import ErrorBook, Session
+from headrace.loader.sessions import ErrorBook, Hosted, Session
 from headrace.loader.setup import size_of
 from headrace.loader.spec import LoaderSpec
 from headrace.loader.state import LoaderState, pack_generator, read_state
@@ -130,11 +129,11 @@ class Epochs:
         order, kept = spec.order, session is self.session
         self._hearing.begin(epoch, order.samplers, foreign=not order.ours)
         ordering = Ordering(spec)
-        ahead = kept and self._prepares_ahead(spec)
+        ahead = kept and session.looks_ahead and self._knows_next(spec)
         following = ordering.draws(seed, epoch + 1, None, session) if ahead else None
         draws = None
         if kept and self.fed == (seed, epoch) and resume is None and following is not None:
-            assert isinstance(session, RecipeSession | ObjectSession) and not isinstance(session, AssignedSession)
+            assert isinstance(session, Hosted)
             session.follow(following)
         else:
             if self.fed is not None and kept:
@@ -150,9 +149,10 @@ class Epochs:
         self._hearing.begun(order.samplers)
         return place, ordering.steps(resume)
 
-    def _prepares_ahead(self, spec: LoaderSpec) -> bool:
+    def _knows_next(self, spec: LoaderSpec) -> bool:
+        """Whether workers stay for the next epoch, and its order is known."""
         order, work = spec.order, spec.work
-        stays = work.keeps and work.workers > 0 and not spec.data.iterable
+        stays = work.keeps and work.workers > 0
         return stays and order.ours and order.in_order and self._seeds.of_all is not None
 
     def first_asked(self, spec: LoaderSpec, iterator: EpochIterator) -> None:

@@ -23,6 +23,8 @@ from headrace.recipes.program import Fault
 class InlineSession:
     """A torch dataset without workers: fetched and collated by whoever asks."""
 
+    looks_ahead = False
+
     def __init__(self, spec: LoaderSpec, book: ErrorBook, *, pins: bool) -> None:
         self._dataset, self._collate = spec.data.dataset, spec.data.collate_fn
         self._auto, self._book, self._pins = spec.batches.batched, book, pins

@@ -41,6 +41,9 @@ SKIPPED = _Skipped()
 class Session(Protocol):
     """Prepares and hands out batches."""
 
+    looks_ahead: bool
+    """Whether it prepares the first batches of the next epoch while the present one ends."""
+
     def begin(self, draws: Draws, following: Draws | None) -> None:
         """Start an epoch; ``following``: the draws of the next one, to be prepared ahead."""
         ...
@@ -112,6 +115,7 @@ class HostParts:
 class Hosted:
     """What sessions with a host share."""
 
+    looks_ahead = True
     host: Host
 
     def __init__(self, book: ErrorBook, *, pins: bool) -> None:

@@ -9,7 +9,7 @@ from headrace.coordinate.coordinator import Draws
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.forms import CACHEABLE
 from headrace.host.embedded import ProcessHost
-from headrace.loader.depth import Depth
+from headrace.loader.depth import HostDepth
 from headrace.loader.objects import ObjectTask, keys_of
 from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, make_host
 from headrace.loader.spec import LoaderSpec
@@ -42,7 +42,7 @@ class ObjectSession(Hosted):
             context=spec.work.context,
             assigned_orders=assigned,
         )
-        self._depth = Depth(self.host, most=2 * workers, hands=workers) if ahead is None else None
+        self._depth = HostDepth(self.host, most=2 * workers, hands=workers) if ahead is None else None
         """Lets more batches be ahead if nobody said how many: up to as many as torch's loader has."""
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:

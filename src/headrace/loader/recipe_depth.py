@@ -8,7 +8,7 @@ from headrace.core.layout import RowLayout, aligned
 from headrace.core.sparse import PAGE
 from headrace.host.base import Host
 from headrace.host.embedded import ProcessHost
-from headrace.loader.depth import Depth, keep_ahead
+from headrace.loader.depth import HostDepth, keep_ahead
 from headrace.loader.sharing import Sharing
 from headrace.loader.spec import LoaderSpec
 from headrace.loader.staffing import Staffing
@@ -37,7 +37,7 @@ class RecipeOrders:
             self.ahead = max(1, ahead_at_first(size, hands, self.rows, **shared))
 
 
-class RecipeDepth(Depth):
+class RecipeDepth(HostDepth):
     """The depth of a recipe's session: as wanted, as the staff needs it, or as it is seen to be of use."""
 
     def __init__(self, host: Host, orders: RecipeOrders, staffing: Staffing, budget: int) -> None:
@@ -61,6 +61,6 @@ class RecipeDepth(Depth):
             keep_ahead(self._host, max(self._host.ahead, staff.processes * (1 + staff.threads)))
 
     def taken(self, *, company: int = 0, nbytes: int = 0) -> None:
-        """See ``Depth``."""
+        """See ``HostDepth``."""
         if self._orders.tunes:
             super().taken(company=company, nbytes=nbytes)

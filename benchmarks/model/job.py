@@ -73,7 +73,7 @@ def main() -> None:
         rates.append(images / (time.perf_counter() - begun))
         stats = loader.stats()
         splits.append({name: form.budget for name, form in stats.cache.items()})
-    splitter = getattr(loader._session, "_splitter", None)
+    splitter = loader._epochs.session.cache.splitter
     terms = splitter.planner.terms if splitter is not None else None
     print(
         json.dumps(

@@ -38,7 +38,7 @@ def killing(loader: Any, seed: int, pause: float, sign: int = signal.SIGKILL) ->
     def run() -> None:
         finished = 0
         while not over.wait(chance.random() * 2 * pause):
-            session = loader._session
+            session = loader._epochs.session
             # Workers have to get something done in between, on however busy a machine.
             if session is None or session.host.totals.orders < finished + 3:
                 continue

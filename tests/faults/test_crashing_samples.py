@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.loader import recipe_session
+from headrace.loader import staffing
 from tests.faults.helpers import recipe
 from tests.loader.helpers import flat, index_of, targets
 
@@ -49,9 +49,9 @@ def test_skip_names_the_one_and_nobody_else(num_workers, victim):
 
 def test_neighbours_in_other_threads_are_not_blamed(monkeypatch):
     """Several threads of a worker prepare at once; which of them crashed it shows only when each runs alone."""
-    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: 8)
-    threads = recipe_session.staff(8, 2, 0.0)
-    monkeypatch.setattr(recipe_session, "staff", lambda *_: threads)
+    monkeypatch.setattr(staffing, "cpus_per_rank", lambda: 8)
+    threads = staffing.staff(8, 2, 0.0)
+    monkeypatch.setattr(staffing, "staff", lambda *_: threads)
     with make(crashing(5, 29), on_error="skip", error_budget=2, size=96) as loader:
         assert loader.stats().threads == 1
         assert flat(targets(loader)) == [index for index in range(96) if index not in (5, 29)]

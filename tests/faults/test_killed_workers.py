@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 import headrace as hr
-from headrace.loader import recipe_session
+from headrace.loader import staffing
 from tests.faults.helpers import SOAK, killing, recipe
 from tests.loader.helpers import (
     Squares,
@@ -106,7 +106,7 @@ def test_all_workers_killed_at_once():
     with make(recipe(200)) as loader:
         iterator = iter(loader)
         found = [next(iterator)[1].tolist()]
-        pids = [worker.pid for worker in loader._session.host.workers]
+        pids = [worker.pid for worker in loader._epochs.session.host.workers]
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         for pid in pids:  # (else the first one's successor may do the rest before the second is missed)
@@ -122,7 +122,7 @@ def test_any_signal_between_two_epochs(sign):
     quiet = {"worker_init_fn": lambda worker: faulthandler.disable()}
     with make(recipe(100), **quiet) as loader:
         drain(loader)
-        kill(loader._session.host.workers[0].pid, sign)
+        kill(loader._epochs.session.host.workers[0].pid, sign)
         # (an epoch that was prepared before needs no worker any more, and so does not miss one)
         for _ in range(20):
             assert sorted(flat(targets(loader))) == list(range(100))
@@ -136,7 +136,7 @@ def test_sigint_does_not_reach_workers():
     with make(recipe(100)) as loader:
         iterator = iter(loader)
         next(iterator)
-        for worker in loader._session.host.workers:
+        for worker in loader._epochs.session.host.workers:
             os.kill(worker.pid, signal.SIGINT)
         assert len(list(iterator)) == 6
         assert loader.stats().restarts == 0
@@ -226,7 +226,7 @@ def test_an_iterable_datasets_worker_that_dies_is_an_error():
     loader = hr.DataLoader(Stream(), batch_size=4, num_workers=2)
     iterator = iter(loader)
     next(iterator)
-    os.kill(loader._session.host.workers[1].pid, signal.SIGKILL)
+    os.kill(loader._epochs.session.host.workers[1].pid, signal.SIGKILL)
     with pytest.raises(hr.WorkerDied, match="iterable dataset") as caught:
         for _ in range(1000):
             next(iterator)
@@ -258,7 +258,7 @@ def test_a_stopped_worker_holds_up_nobody_for_good():
     with make(recipe(400), batch_size=8) as loader:
         iterator = iter(loader)
         found = [next(iterator)[1].tolist()]
-        pid = loader._session.host.workers[0].pid
+        pid = loader._epochs.session.host.workers[0].pid
         os.kill(pid, signal.SIGSTOP)
         later = threading.Timer(1.0, os.kill, (pid, signal.SIGCONT))
         later.start()
@@ -273,7 +273,7 @@ def test_a_stopped_worker_holds_up_nobody_for_good():
 def test_a_stopped_worker_does_not_keep_a_loader_from_closing():
     loader = make(recipe(100))
     next(iter(loader))
-    pid = loader._session.host.workers[0].pid
+    pid = loader._epochs.session.host.workers[0].pid
     os.kill(pid, signal.SIGSTOP)
     loader.close()
     assert wait_until(lambda: not descendants(), 10)
@@ -296,7 +296,7 @@ def test_a_stuck_worker_ends_in_a_timeout_and_can_be_closed():
 
 
 def test_a_replaced_worker_has_as_many_threads_as_the_others(monkeypatch):
-    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: 4)
+    monkeypatch.setattr(staffing, "cpus_per_rank", lambda: 4)
 
     def where(data):
         time.sleep(0.01)
@@ -307,7 +307,7 @@ def test_a_replaced_worker_has_as_many_threads_as_the_others(monkeypatch):
         while loader.stats().gil_held < 0:
             next(iterator)
         assert loader.stats().threads == 2
-        old = {worker.pid for worker in loader._session.host.workers}
+        old = {worker.pid for worker in loader._epochs.session.host.workers}
         kill(min(old))
         fresh: set[tuple[int, int]] = set()
         for batch, _ in iterator:
@@ -316,4 +316,4 @@ def test_a_replaced_worker_has_as_many_threads_as_the_others(monkeypatch):
                 break
         assert len({process for process, _ in fresh}) == 1
         assert len(fresh) == 2
-        assert len({worker.pid for worker in loader._session.host.workers} - old) == 1
+        assert len({worker.pid for worker in loader._epochs.session.host.workers} - old) == 1

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
-from headrace.loader import recipe_session
+from headrace.loader import recipe_depth
 from tests.loader.helpers import assert_same, drain, flat, images, recipe, targets
 
 
@@ -49,7 +49,7 @@ def test_batches_are_the_same_bit_for_bit(folder, expected, options):
 
 @pytest.mark.parametrize("rows", [1, 3, 64])
 def test_batches_do_not_depend_on_the_size_of_orders(folder, expected, rows, monkeypatch):
-    monkeypatch.setattr(recipe_session, "rows_per_order", lambda size, hands: rows)
+    monkeypatch.setattr(recipe_depth, "rows_per_order", lambda size, hands: rows)
     assert_same(shuffled(images(folder), num_workers=2), expected)
 
 

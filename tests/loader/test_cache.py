@@ -36,7 +36,7 @@ def make(source_recipe, **options):
 
 
 def host(loader):
-    return loader._session.host
+    return loader._epochs.session.host
 
 
 def resident(loader):

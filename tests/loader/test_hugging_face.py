@@ -195,7 +195,7 @@ def test_nothing_is_said_of_datasets_without_images() -> None:
 def test_without_a_cache_it_is_the_datasets_own_affair() -> None:
     data = dataset().with_transform(to_tensors)
     loader = hr.DataLoader(data, batch_size=4, num_workers=1)
-    assert loader._recipe is None and "hf(dataset)" in loader.stats().hint
+    assert loader._spec.data.recipe is None and "hf(dataset)" in loader.stats().hint
     found = recognise_hf(data, None, batched=True)
     assert not isinstance(found, str)
     assert found.recipe.share_key(Form.DECODED) == recognise_hf(dataset(), None, batched=True)[0].share_key(

@@ -360,7 +360,7 @@ def test_a_fork_of_the_job_keeps_nothing() -> None:
         drain(made)
         child = os.fork()
         if child == 0:
-            made._session._learning.close(made._session._staff, None)
+            made._epochs.session._learning.close(made._epochs.session.workers, None)
             os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
         assert not files()

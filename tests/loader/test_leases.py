@@ -70,7 +70,7 @@ def test_many_batches_take_no_descriptors():
 def test_memory_comes_back_when_batches_are_dropped():
     with make(256, batch_size=32, num_workers=1) as loader:
         drain(loader)
-        file = loader._session.host.arena.fd
+        file = loader._epochs.session.host.arena.fd
         rows = 32 * 16 * 16 * 3
         used = loader.stats().arena_bytes
         everything = [batch for _ in range(8) for batch in loader]
@@ -151,7 +151,7 @@ def test_slots_are_used_again_and_not_piled_up():
         most = 0
         for _ in loader:
             most = max(most, loader.stats().slots)
-        assert most <= loader._session.host.ahead + 3
+        assert most <= loader._epochs.session.host.ahead + 3
 
 
 def test_a_batch_can_cross_to_another_process():
@@ -194,8 +194,8 @@ def test_collated_batches_that_are_kept_for_a_while_take_no_more_and_more_addres
         for number, batch in enumerate(loader):
             kept = [] if number % 50 == 0 else [*kept, batch]
             if number % 300 == 299:
-                arena = loader._session.host.arena
-                (worker,) = loader._session.host.workers
+                arena = loader._epochs.session.host.arena
+                (worker,) = loader._epochs.session.host.workers
                 mapped = [maps(pid, arena.fd) for pid in (os.getpid(), worker.process.pid)]
                 found.append((os.fstat(arena.fd).st_size, len(arena._free), *mapped))
     first, _, last = found

@@ -250,7 +250,7 @@ def test_a_forked_child_may_load_for_itself(num_workers):
             with pytest.raises(hr.LoaderClosed, match="forked"):
                 next(iterator)
             loader.set_epoch(0)
-            loader._live = None
+            loader._epochs.live = None
             assert targets(loader) == whole
             loader.close()
 
@@ -262,7 +262,7 @@ def test_workers_are_not_left_with_the_files_of_others():
     """The end of a worker's link must show at once, whatever other loaders were started since."""
     with make() as first, make() as second:
         next(iter(first)), next(iter(second))
-        pids = [worker.pid for worker in first._session.host.workers]
+        pids = [worker.pid for worker in first._epochs.session.host.workers]
         first.close()
         assert not any(psutil.pid_exists(pid) for pid in pids)
 

@@ -223,7 +223,9 @@ def test_single_samples_and_the_default_collation(files: Any) -> None:
             assert a[1] == b[1]
             torch.testing.assert_close(a[0], b[0])
     loader = hr.DataLoader(dataset, batch_size=2, collate_fn=default_collate, num_workers=1)
-    assert loader._collator is None and loader.stats().decodes, "torch's own needs no list of samples"
+    assert loader._spec.data.collator is None and loader.stats().decodes, (
+        "torch's own needs no list of samples"
+    )
     single = hr.DataLoader(
         hr.Recipe(hr.files([path for path, _ in files], range(11)), hr.image.decode()),
         batch_size=None,

@@ -212,7 +212,7 @@ def test_a_forked_job_leaves_the_record_alone() -> None:
         before = list_runs()
         child = os.fork()
         if not child:
-            loader._observer.leave(loader._session)
+            loader._epochs.observer.leave(loader._epochs.session)
             os._exit(0)
         os.waitpid(child, 0)
         assert list_runs() == before
@@ -248,7 +248,7 @@ def test_a_batch_costs_next_to_nothing() -> None:
     with hr.DataLoader(slow(samples=100), batch_size=20, num_workers=1) as loader:
         for _ in loader:
             pass
-        watch, session = loader._observer, loader._session
+        watch, session = loader._epochs.observer, loader._epochs.session
         watch._due = time.perf_counter() + 60
         called: list[str] = []
 

@@ -146,7 +146,8 @@ def test_every_epoch_has_crops_of_its_own(folder, rebuild):
 def test_a_loader_without_anything_special_keeps_what_it_chose_itself(rebuild):
     loader = hr.DataLoader(recipe(24), batch_size=4, shuffle=True)
     rebuilt = rebuild(loader)
-    assert rebuilt._prefetch is None and rebuilt._custom_collate is None and not rebuilt._own_number
+    spec = rebuilt._spec
+    assert spec.work.prefetch is None and spec.data.collator is None and not spec.work.own_number
 
 
 @pytest.mark.parametrize("seed", [None, 3])
@@ -391,7 +392,7 @@ def test_an_iterator_dropped_after_its_last_batch_has_ended():
             del iterator
             assert loader.state_dict()["epoch"] == epoch + 1
             assert loader.state_dict()["position"] == 0
-            assert loader._fed == (3, epoch + 1)
+            assert loader._epochs.fed == (3, epoch + 1)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -467,14 +468,14 @@ def test_ranks_on_one_machine_divide_it(monkeypatch, environment, cpus):
 
 
 def test_a_loader_made_before_the_ranks_were_known_starts_its_part_of_the_workers(monkeypatch):
-    from headrace.loader import recipe_session
+    from headrace.loader import staffing
 
     for module in (place,):
         monkeypatch.setattr(module, "usable_cpus", lambda: 8)
     loader = hr.DataLoader(recipe(32), batch_size=4)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert recipe_session.cpus_per_rank() == 1
+    assert staffing.cpus_per_rank() == 1
     with loader:
         drain(loader)
         assert (loader.stats().workers, loader.stats().threads) == (1, 1)
@@ -601,11 +602,11 @@ def test_a_folder_dataset_stays_native(folder, rebuild, collate_fn):
         rebuilt = rebuild(loader)
         assert type(rebuilt) is hr.DataLoader and rebuilt.dataset is dataset
         assert {name: getattr(rebuilt, name) for name in given} == given
-        assert rebuilt._native.steps == (("decoding", "CenterCrop", "ToTensor") if native else ())
-        assert (rebuilt._collator is None) == (collate_fn is None), (
+        assert rebuilt._spec.data.native.steps == (("decoding", "CenterCrop", "ToTensor") if native else ())
+        assert (rebuilt._spec.data.collator is None) == (collate_fn is None), (
             "torch's own default is none of the user's"
         )
-        assert rebuilt._native.recipe is not None
+        assert rebuilt._spec.data.native.recipe is not None
     if collate_fn is not None:
         with rebuilt, hr.DataLoader(dataset, **options) as plain:
             for (images, labels), (same, others) in zip(rebuilt, plain, strict=True):

@@ -567,3 +567,33 @@ def test_states_of_the_first_version_are_read():
 
     with pytest.raises(hr.StateError, match="not the state"):
         loader.load_state_dict({**stream, "workers": [3]})
+
+
+class Counted:
+    """A map-style dataset that keeps a state."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, index):
+        self.asked += 1
+        return index
+
+    def state_dict(self):
+        return {"asked": self.asked}
+
+    def load_state_dict(self, state):
+        self.asked = state["asked"]
+
+
+def test_epochs_of_a_dataset_with_a_state_follow_one_another_in_workers_that_stay():
+    options = {"batch_size": 2, "shuffle": True, "seed": 3}
+    with hr.DataLoader(Counted(), **options) as loader:
+        expected = [[batch.tolist() for batch in loader] for _ in range(3)]
+    with hr.DataLoader(Counted(), **options, num_workers=2, persistent_workers=True) as loader:
+        assert [[batch.tolist() for batch in loader] for _ in range(3)] == expected
+        asked = [worker["dataset"]["asked"] for worker in loader.state_dict()["workers"]]
+        assert sum(asked) == 36, "nothing was read ahead of its epoch"

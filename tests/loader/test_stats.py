@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.loader import recipe_session
+from headrace.loader import staffing
 from tests.loader.helpers import Squares, counting, drain, flat, recipe, targets
 
 
@@ -56,7 +56,7 @@ def test_numbers_only_grow_and_never_run_ahead_of_the_draws():
                     "misses",
                 ):
                     assert getattr(stats, name) >= getattr(last, name), name
-                most = stats.samples + 8 * (loader._session.host.ahead + 1)
+                most = stats.samples + 8 * (loader._epochs.session.host.ahead + 1)
                 assert stats.samples <= stats.hits + stats.fetched_samples <= most
                 assert stats.samples <= stats.hits + stats.misses <= most
                 assert stats.leased <= stats.slots
@@ -117,9 +117,7 @@ def test_torch_datasets_have_stats_too():
 
 def test_depth_grows_where_an_uneven_loop_waits_beside_idle_workers(monkeypatch):
     """Bursts: a long pause, then batches as fast as they come. More of them ahead fill the pause."""
-    monkeypatch.setattr(
-        recipe_session, "cpus_per_rank", lambda: 2
-    )  # (with more, enough are ahead from the start)
+    monkeypatch.setattr(staffing, "cpus_per_rank", lambda: 2)  # (with more, enough are ahead from the start)
     # Storage that takes its time, and no processor: on a busy machine workers are idle as well.
     source = hr.synthetic.source(1600, bytes_per_sample=64, latency=0.01)
     uneven = hr.Recipe(source, hr.synthetic.decode(shape=(4,)))
@@ -158,31 +156,31 @@ def test_the_end_of_an_epoch_is_no_reason_to_prepare_more_ahead(stream):
     with hr.DataLoader(Stream() if stream else Slow(), **options) as loader:
         for _ in range(12):
             assert sorted(index for batch in loader for index in batch.tolist()) == list(range(40))
-        assert loader._session.host.ahead == 3
+        assert loader._epochs.session.host.ahead == 3
 
 
 @pytest.mark.parametrize("cpus", [1, 2, 16, 64])
 @pytest.mark.parametrize("batch_size", [1, 16, 256])
 def test_depth_may_grow_however_many_hands_there_are(monkeypatch, cpus, batch_size):
-    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: cpus)
+    monkeypatch.setattr(staffing, "cpus_per_rank", lambda: cpus)
     with hr.DataLoader(recipe(20), batch_size=batch_size, num_workers=1) as loader:
         next(iter(loader))
-        assert loader._session._depth.most > loader._session.host.ahead
+        assert loader._epochs.session._depth.most > loader._epochs.session.host.ahead
 
 
 def test_a_datasets_loader_begins_with_a_batch_for_each_worker_and_one_more():
     with hr.DataLoader(list(range(40)), batch_size=2, num_workers=2) as loader:
         iterator = iter(loader)
         next(iterator)
-        assert loader._session.host.ahead == 3
-        assert loader._session._depth.most == 4
+        assert loader._epochs.session.host.ahead == 3
+        assert loader._epochs.session._depth.most == 4
     # One more would be no small thing where batches are large.
     with hr.DataLoader(torch.zeros(40, 1 << 20), batch_size=4, num_workers=2) as loader:
         iterator = iter(loader)
         next(iterator)
-        assert loader._session.host.ahead == 2
-        assert loader._session._depth.most == 4
+        assert loader._epochs.session.host.ahead == 2
+        assert loader._epochs.session._depth.most == 4
     with hr.DataLoader(list(range(40)), batch_size=2, num_workers=2, prefetch_factor=3) as loader:
         iterator = iter(loader)
         next(iterator)
-        assert loader._session.host.ahead == 6 and loader._session._depth is None
+        assert loader._epochs.session.host.ahead == 6 and loader._epochs.session._depth is None

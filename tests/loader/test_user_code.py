@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import SubsetRandomSampler, WeightedRandomSampler, get_worker_info
 
 import headrace as hr
-from headrace.loader import recipe_session
+from headrace.loader import staffing
 from tests.loader.helpers import (
     Squares,
     assert_same,
@@ -239,7 +239,7 @@ def test_a_sampler_that_fails_says_so():
 
 
 def test_code_that_holds_the_interpreter_lock_gets_processes(monkeypatch):
-    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: 4)
+    monkeypatch.setattr(staffing, "cpus_per_rank", lambda: 4)
 
     def slow(value):
         until = time.thread_time() + 0.02
@@ -258,12 +258,12 @@ def test_code_that_holds_the_interpreter_lock_gets_processes(monkeypatch):
         stats = loader.stats()
         assert stats.gil_held > 0.4
         assert (stats.workers, stats.threads) == (4, 1)
-        assert wait_until(lambda: len(loader._session.host.workers) == 4)
+        assert wait_until(lambda: len(loader._epochs.session.host.workers) == 4)
         assert len(set(found)) == len(found)
 
 
 def test_code_that_releases_the_interpreter_lock_gets_threads(monkeypatch):
-    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: 4)
+    monkeypatch.setattr(staffing, "cpus_per_rank", lambda: 4)
 
     def slow(value):
         time.sleep(0.02)
@@ -287,7 +287,7 @@ def test_code_that_releases_the_interpreter_lock_gets_threads(monkeypatch):
 
 def test_random_functions_get_a_process_each(monkeypatch):
     """Threads of one process would draw from the same global generators."""
-    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: 3)
+    monkeypatch.setattr(staffing, "cpus_per_rank", lambda: 3)
     with make(augment=[lambda value: value + np.random.randint(9)], num_workers=None, size=40) as loader:
         drain(loader)
         stats = loader.stats()
@@ -307,7 +307,7 @@ def test_collate_functions_get_threads_and_draw_alone(monkeypatch):
         return torch.stack([first, torch.rand(())]), threading.get_native_id()
 
     def drawn(cpus, batches):
-        monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: cpus)
+        monkeypatch.setattr(staffing, "cpus_per_rank", lambda: cpus)
         found, threads, adapted = [], set(), 0
         with make(decode, size=4000, batch_size=4, num_workers=1, seed=4, collate_fn=collate) as loader:
             for numbers, thread in loader:
@@ -315,7 +315,7 @@ def test_collate_functions_get_threads_and_draw_alone(monkeypatch):
                 adapted += loader.stats().gil_held >= 0
                 threads |= {thread} if adapted > 8 else set()
                 if len(found) == batches or (batches is None and adapted == 24):
-                    return found, threads, loader.stats(), loader._session.host.ahead
+                    return found, threads, loader.stats(), loader._epochs.session.host.ahead
 
     found, threads, stats, ahead = drawn(4, None)
     assert stats.gil_held < 0.4 and (stats.workers, stats.threads) == (1, 4)
@@ -326,7 +326,7 @@ def test_collate_functions_get_threads_and_draw_alone(monkeypatch):
 
 
 def test_a_number_of_workers_of_ones_own_is_kept(monkeypatch):
-    monkeypatch.setattr(recipe_session, "cpus_per_rank", lambda: 8)
+    monkeypatch.setattr(staffing, "cpus_per_rank", lambda: 8)
 
     def slow(value):
         until = time.thread_time() + 0.01
@@ -355,7 +355,7 @@ def test_worker_init_fn_runs_in_each_worker_before_anything_else(tmp_path):
     with make(decode, worker_init_fn=init) as loader:
         drain(loader)
         drain(loader)
-        workers = {f"{worker.id}-{worker.pid}" for worker in loader._session.host.workers}
+        workers = {f"{worker.id}-{worker.pid}" for worker in loader._epochs.session.host.workers}
     assert {path.name for path in tmp_path.iterdir()} == workers
 
 

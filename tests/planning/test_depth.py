@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.planning import deepen
+from headrace.planning import Depth, deepen
 
 SECONDS = st.floats(0, 1e3)
 
@@ -33,3 +33,24 @@ def test_who_starves_in_company_keeps_little_ahead():
     assert deepen(1, 8, waited=9, company=2, cpus=2, **times) == 1
     assert deepen(4, 8, waited=9, **times) == 5, "alone it costs nobody anything"
     assert deepen(4, 8, waited=3, company=1, cpus=2, **times) == 5, "uneven, not starving"
+
+
+def looks(depth: Depth, batches: int, ahead: int, begin: int = 0) -> list[int]:
+    """Depth after each of some batches; the loop waits a third of its time, and a hand is idle as long."""
+    found = []
+    for at in range(begin + 1, begin + batches + 1):
+        ahead = depth.taken(ahead, now=at, waited=at / 3, idle=at / 3)
+        found.append(ahead)
+    return found
+
+
+def test_the_first_batches_are_left_out_and_then_every_eighth_is_a_look():
+    found = looks(Depth(4, hands=1, cpus=2), 40, 2)
+    assert found == [2] * 15 + [3] * 8 + [4] * 17
+
+
+def test_what_was_left_out_does_not_count():
+    depth = Depth(4, hands=2, cpus=2)
+    assert looks(depth, 15, 2) == [2] * 15
+    depth.leave_out()
+    assert looks(depth, 10, 2, begin=15) == [2] * 9 + [3], "a batch for each hand, then a look's eight"

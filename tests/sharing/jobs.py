@@ -32,7 +32,7 @@ def say(**event: Any) -> None:
 
 def pids(loader: Any) -> list[int]:
     """The loader's worker processes."""
-    host = getattr(getattr(loader, "_session", None), "host", None)
+    host = getattr(loader._epochs.session, "host", None)
     return [worker.pid for worker in getattr(host, "workers", [])]
 
 
@@ -64,7 +64,7 @@ def epoch(spec: dict[str, Any], loader: Any, number: int, name: str = "epoch") -
             say(event="paused", workers=pids(loader))
             sys.stdin.readline()
         if first and done == spec.get("cut_at"):
-            loader._session.sharing.client._sock.shutdown(socket.SHUT_RDWR)
+            loader._epochs.session.sharing.client._sock.shutdown(socket.SHUT_RDWR)
         if first and done == spec.get("save_at"):
             say(event="state", state=loader.state_dict(), batches=batches)
             if spec.get("leave"):
@@ -186,7 +186,7 @@ def run(spec: dict[str, Any]) -> None:
 
 
 def _takeovers(loader: Any) -> int:
-    sharing = getattr(loader._session, "sharing", None)
+    sharing = getattr(loader._epochs.session, "sharing", None)
     return 0 if sharing is None else int(sharing.client.takeovers)
 
 

@@ -2,144 +2,67 @@
 
 from __future__ import annotations
 
-import multiprocessing
-from typing import Any, Protocol
-
-from headrace.loader.dataset_sessions import (
-    AssignedSession,
-    InlineIterableSession,
-    InlineSession,
-    ObjectSession,
-)
+from headrace.loader.dataset_sessions import AssignedSession, ObjectSession
+from headrace.loader.inline_sessions import InlineIterableSession, InlineSession
 from headrace.loader.learning import first_here
 from headrace.loader.objects import ObjectTask
-from headrace.loader.options import Options
-from headrace.loader.ordering import Ordering
 from headrace.loader.pinning import wants_pinning
-from headrace.loader.recipe_collate import RecipeCollator
-from headrace.loader.recipe_dataset import RecipeDataset
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import ErrorBook, Session
 from headrace.loader.sharing import Sharing
+from headrace.loader.spec import LoaderSpec
 from headrace.loader.state import LoaderState
 from headrace.recipes.image import kernels
 from headrace.recipes.image.ops import Decode
-from headrace.recipes.recipe import Recipe
 
 
-class Described(Protocol):
-    """What a session is made from: a ``DataLoader``, with torch's attributes and its own."""
-
-    dataset: Any
-    batch_size: int | None
-    num_workers: int
-    collate_fn: Any
-    pin_memory: bool
-    pin_memory_device: str
-    drop_last: bool
-    worker_init_fn: Any
-    snapshot_every_n_steps: int | None
-    _recipe: Recipe | None
-    _options: Options
-    _collator: RecipeCollator | None
-    _book: ErrorBook
-    _iterable: bool
-    _in_order: bool
-    _keeps: bool
-    _drops_last: bool
-    _own_number: bool
-    _batch_size: int
-    _prefetch: int | None
-
-    @property
-    def multiprocessing_context(self) -> Any:
-        """How workers are started, where that was said."""
-
-    @property
-    def _auto_collation(self) -> bool:
-        """Whether samples are put together to batches."""
-
-    @property
-    def _ordering(self) -> Ordering:
-        """Who draws, and how."""
+def choose_session(spec: LoaderSpec, book: ErrorBook, seed: int, resume: LoaderState | None) -> Session:
+    """A new session of a loader; an iterable dataset's goes on from ``resume``."""
+    pins = wants_pinning(spec.work.pin_memory, spec.work.pin_memory_device)
+    if spec.data.recipe is not None:
+        return _recipe_session(spec, book, seed, pins)
+    if spec.work.workers == 0:
+        if not spec.data.iterable:
+            return InlineSession(spec, book, pins=pins)
+        mark = resume.workers[0] if resume is not None and resume.workers else None
+        return InlineIterableSession(spec, book, pins=pins, resume=mark)
+    task = _object_task(spec, seed, resume)
+    if not task.assigned:
+        return ObjectSession(spec, task, book, pins=pins)
+    return AssignedSession(spec, task, book, pins=pins, last=resume.last if resume is not None else -1)
 
 
-def choose_session(loader: Described, seed: int, resume: LoaderState | None) -> Session:
-    """A new session of ``loader``; an iterable dataset's goes on from ``resume``."""
-    pin = wants_pinning(loader.pin_memory, loader.pin_memory_device)
-    common: dict[str, Any] = {
-        "in_order": loader._in_order,
-        "context": loader.multiprocessing_context or multiprocessing.get_context(),
-        "book": loader._book,
-        "pin": pin,
-    }
-    if loader._recipe is not None:
-        return _recipe_session(loader, loader._recipe, seed, common)
-    if loader.num_workers == 0:
-        return _inline_session(loader, resume, pin)
-    every = loader.snapshot_every_n_steps
-    task = ObjectTask(
-        dataset=loader.dataset,
-        collate_fn=loader.collate_fn,
-        auto_collation=loader._auto_collation,
-        batch_size=loader.batch_size,
-        drop_last=loader.drop_last,
-        on_error=loader._options.on_error,
-        num_workers=loader.num_workers,
+def _object_task(spec: LoaderSpec, seed: int, resume: LoaderState | None) -> ObjectTask:
+    every = spec.order.snapshot_every
+    return ObjectTask(
+        dataset=spec.data.dataset,
+        collate_fn=spec.data.collate_fn,
+        auto_collation=spec.batches.batched,
+        batch_size=spec.batches.size,
+        drop_last=spec.batches.drop_last,
+        on_error=spec.options.on_error,
+        num_workers=spec.work.workers,
         base_seed=seed,
-        worker_init_fn=loader.worker_init_fn,
-        persistent=loader._keeps,
+        worker_init_fn=spec.work.init,
+        persistent=spec.work.keeps,
         resume=resume.workers if resume is not None else None,
-        snapshot_every=every and max(1, every // loader.num_workers),
+        snapshot_every=every and max(1, every // spec.work.workers),
     )
-    common["ahead"] = None if loader._prefetch is None else loader.num_workers * loader._prefetch
-    if task.assigned:
-        return AssignedSession(task, last=resume.last if resume is not None else -1, **common)
-    return ObjectSession(task, **common)
 
 
-def _recipe_session(loader: Described, recipe: Recipe, seed: int, common: dict[str, Any]) -> RecipeSession:
-    options, workers, prefetch = loader._options, loader.num_workers, loader._prefetch
+def _recipe_session(spec: LoaderSpec, book: ErrorBook, seed: int, pins: bool) -> RecipeSession:
+    recipe, options = spec.data.recipe, spec.options
+    assert recipe is not None
     first = first_here(options.rank)
     if first and isinstance(recipe.decoder, Decode):
         kernels.say_slow_path()  # here and not in the kernels, which every worker has
-    batch_size = loader._batch_size
     sharing = None
     if options.share:
         sharing = Sharing(
             recipe,
             options,
-            batch_size=batch_size,
-            drop_last=loader._drops_last,
-            explicit=not loader._ordering.drawn_by_host,
+            batch_size=spec.batches.size,
+            drop_last=spec.batches.drop_last,
+            explicit=not spec.drawn_by_host,
         )
-    return RecipeSession(
-        recipe,
-        batch_size=batch_size if loader._auto_collation else None,
-        budgets=options.budgets,
-        plans=options.plans,
-        num_workers=workers,
-        own_number=loader._own_number,
-        ahead=None if prefetch is None else max(1, workers * prefetch),
-        collator=loader._collator,
-        dataset=None if isinstance(loader.dataset, RecipeDataset) else loader.dataset,
-        worker_init_fn=loader.worker_init_fn,
-        base_seed=seed,
-        sharing=sharing,
-        learns=first,
-        **common,
-    )
-
-
-def _inline_session(loader: Described, resume: LoaderState | None, pin: bool) -> InlineSession:
-    common: dict[str, Any] = {"auto_collation": loader._auto_collation, "book": loader._book, "pin": pin}
-    if not loader._iterable:
-        return InlineSession(loader.dataset, loader.collate_fn, **common)
-    return InlineIterableSession(
-        loader.dataset,
-        loader.collate_fn,
-        batch_size=loader.batch_size,
-        drop_last=loader.drop_last,
-        resume=resume.workers[0] if resume is not None and resume.workers else None,
-        **common,
-    )
+    return RecipeSession(spec, recipe, book, seed=seed, pins=pins, sharing=sharing, learns=first)

@@ -11,6 +11,7 @@ from headrace.host.inline import InlineHost
 from headrace.loader.recipe_collate import RecipeCollator
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import Session
+from headrace.loader.spec import LoaderSpec
 from headrace.measure import Profile
 from headrace.planning import Means, Measured, Situation
 from headrace.recipes.calls import Call
@@ -22,21 +23,18 @@ Entered = tuple[float, float, float, float]
 
 
 def describe(
+    spec: LoaderSpec,
     session: Session,
     recent: Measured,
     total: Measured,
     entered: Entered,
     *,
-    workers: int,
-    own_number: bool,
-    cache: int,
     memory: float,
     cpus: int,
     profile: Profile | None,
 ) -> Situation:
-    """The situation. ``workers``: processes. ``own_number``: the user chose it. ``cache``: bytes, as wanted.
-    ``memory``: bytes that are available. ``cpus``: this rank's part of them."""
-    own = workers if own_number else None
+    """The situation. ``memory``: bytes that are available. ``cpus``: this rank's part of them."""
+    workers = spec.work.workers
     if not isinstance(session, RecipeSession):
         means = Means(cpus, max(1, workers), max(1, workers))
         return Situation(
@@ -65,7 +63,7 @@ def describe(
         if budget:
             known["split"] = tuple(directory.budgets[form] / budget for form in CACHEABLE)
     elif shared:
-        known = {"cache": cache}
+        known = {"cache": spec.options.cache_bytes}
     # Where a cache keeps decoded samples, these are decoded on their own, and so measured on their own.
     apart = not image or (session.caches_decoded and (directory.samples[Form.DECODED] > 0 or entered[2] > 0))
     if (
@@ -94,7 +92,7 @@ def describe(
         total=total,
         means=Means(cpus, hands, fetchers),
         inline=inline,
-        own_workers=own,
+        own_workers=workers if spec.work.own_number else None,
         held=1.0 if recipe.user_randomness else host.totals.gil_held if user_code else None,
         user_in=_user_in(recipe, session.collator),
         user_steps=_user_steps(recipe, session.collator),

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import random
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,19 @@ def restore(before: States) -> None:
     torch.set_rng_state(before["torch"])
     np.random.set_state(before["numpy"])
     random.setstate(before["random"])
+
+
+@contextlib.contextmanager
+def own_randomness(user_code: bool) -> Iterator[None]:
+    """User code that runs in the job's own process must not disturb the job's random numbers."""
+    if not user_code:
+        yield
+        return
+    saved = states()
+    try:
+        yield
+    finally:
+        restore(saved)
 
 
 def moved(before: States, after: States) -> list[str]:

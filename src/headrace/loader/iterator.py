@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.utils import data as torch_data
 
 from headrace.core.errors import LoaderClosed, OutOfSharedMemory
 from headrace.core.interrupts import held
-from headrace.loader.observer import Observer
+from headrace.loader.epochs import Begun, Epochs
 from headrace.loader.ordering import Place
 from headrace.loader.sessions import SKIPPED, Session
-from headrace.loader.state import LoaderState
-
-
-class Iterated(Protocol):
-    """What an epoch needs of its ``DataLoader``, which is told of its course."""
-
-    dataset: Any
-    num_workers: int
-    timeout: float
-    _IterableDataset_len_called: Any
-    _closed: bool
-    _observer: Observer
-    _session: Session | None
-
-    def __len__(self) -> int:
-        """Batches of an epoch."""
-
-    def _late(self, iterator: EpochIterator, session: Session) -> None:
-        """The first batch is about to be asked for."""
-
-    def _delivered(self, place: Place, drawn: Any) -> None:
-        """A batch was given out."""
-
-    def _epoch_over(self, place: Place) -> None:
-        """All were."""
-
-    def _over(self, iterator: EpochIterator, session: Session, *, whole: bool, broken: bool = False) -> None:
-        """An iterator came to its end (``whole``), was dropped on the way, or cannot go on (``broken``)."""
+from headrace.loader.spec import LoaderSpec
 
 
 class EpochIterator(Iterator[Any]):
@@ -47,24 +22,23 @@ class EpochIterator(Iterator[Any]):
 
     def __init__(
         self,
-        loader: Iterated,
-        place: Place,
-        *,
-        steps: int | None,
-        promised: int | None,
-        resume: LoaderState | None = None,
+        loader: torch_data.DataLoader[Any],
+        epochs: Epochs,
+        spec: Callable[[], LoaderSpec],
+        begun: Begun,
+        length: int | None,
     ) -> None:
-        """``steps``: batches to come, where that is known; ``promised``: what a sampler says of it.
-        ``resume``: where it went on from."""
-        self._loader = loader
-        self._session: Session | None = place.session
-        self.place, self.resume = place, resume
-        self._left = steps
-        self._due = promised if steps is None else steps
+        """``spec``: gives that of the loader, as of now. ``length``: what ``len(loader)`` said of an iterable
+        dataset, if somebody asked."""
+        self._loader, self._epochs, self._spec = loader, epochs, spec
+        self._session: Session | None = begun.place.session
+        self.place, self.resume = begun.place, begun.resume
+        self._left = begun.steps
+        self._due = begun.promised if begun.steps is None else begun.steps
         self._yielded = 0
         self._asked = False
         self._broken = False
-        self._promised = loader._IterableDataset_len_called
+        self._promised = length
 
     def restart(self, place: Place, steps: int | None) -> None:
         """Run another epoch, before the first batch was asked for."""
@@ -91,13 +65,13 @@ class EpochIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         """The next batch."""
-        loader = self._loader
+        epochs = self._epochs
         if not self._asked:
             self._asked = True
-            if self._session is not None and not loader._closed:
-                loader._late(self, self._session)
+            if self._session is not None and not epochs.closed:
+                epochs.first_asked(self._spec(), self)
         while True:
-            if loader._closed:
+            if epochs.closed:
                 raise LoaderClosed("the loader was closed; make a new one")
             if self._broken:
                 raise LoaderClosed("this iterator met an error that it cannot go on after; make a new one")
@@ -109,7 +83,7 @@ class EpochIterator(Iterator[Any]):
             drawn, value = found
             if self._due is not None:
                 self._due -= 1
-            loader._delivered(self.place, drawn)
+            epochs.delivered(self.place, drawn)
             if value is not SKIPPED:
                 self._yielded += 1
                 self._check_promise()
@@ -134,20 +108,19 @@ class EpochIterator(Iterator[Any]):
             raise
         if self._left is not None:
             self._left -= 1
-        self._loader._observer.waited += time.perf_counter() - begun
+        self._epochs.observer.waited += time.perf_counter() - begun
         return found
 
     def _end(self) -> None:
         session, self._session = self._session, None
         if session is not None:
-            self._loader._epoch_over(self.place)
-            self._loader._over(self, session, whole=True)
+            self._epochs.end(self._spec(), self.place)
 
     def _break(self) -> None:
         self._broken = True
         session, self._session = self._session, None
         if session is not None:
-            self._loader._over(self, session, whole=False, broken=True)
+            self._epochs.leave(self._spec(), session, broken=True)
 
     def _check_promise(self) -> None:
         if self._promised is None or self._yielded <= self._promised:
@@ -168,9 +141,9 @@ class EpochIterator(Iterator[Any]):
         if session is None:
             return
         with held(in_del=True):
-            if self.over and not session.closed and session is self._loader._session:
+            if self.over and not session.closed and session is self._epochs.session:
                 # Who counts batches does not ask for one more. The next epoch may be under way: ranks agreed on it.
                 self._end()
                 return
             self._session = None
-            self._loader._over(self, session, whole=False)
+            self._epochs.leave(self._spec(), session)

@@ -8,22 +8,19 @@ import math
 import os
 import socket
 import time
-from dataclasses import dataclass
-from typing import Any
 
 from headrace.core import environment
 from headrace.core.memory import available_memory
 from headrace.loader.describe import Entered, describe
-from headrace.loader.native import Native
 from headrace.loader.place import cpus_per_rank
 from headrace.loader.sessions import Session
 from headrace.loader.sharing import job_name
+from headrace.loader.spec import DataSpec, LoaderSpec
 from headrace.loader.sums import entries, session_sums
 from headrace.measure import Profile, load_profile
 from headrace.measure.profile_files import label_of
 from headrace.measure.runs import Run, process_start, prune_runs, run_name, save_run
 from headrace.planning import Measured, Situation
-from headrace.recipes.recipe import Recipe
 
 _LOOK = 1.0
 """Seconds between two looks at the sums."""
@@ -36,30 +33,11 @@ _SHORT = 1.0
 _loaders = itertools.count()
 
 
-@dataclass(frozen=True)
-class Subject:
-    """What a loader is known by, and how it was set up."""
-
-    recipe: Recipe | None
-    dataset: Any
-    workers: int
-    own_number: bool
-    cache: int
-    rank: int
-    world_size: int
-    native: Native = Native()  # noqa: RUF009  (it is frozen)
-
-    @property
-    def label(self) -> str:
-        """What people call the data."""
-        return (label_of(self.recipe) if self.recipe is not None else type(self.dataset).__name__)[:512]
-
-
 class Observer:
     """One loader's. ``batch`` is called for each batch, and nearly always only looks at the clocks."""
 
-    def __init__(self, subject: Subject) -> None:
-        self.subject = subject
+    def __init__(self, spec: LoaderSpec) -> None:
+        self.spec = spec
         self.waited = 0.0
         """Seconds for which the loop waited for batches."""
         self._due = self._write_due = 0.0
@@ -114,16 +92,13 @@ class Observer:
         self._look(session)
         if not self._recent.seconds:
             return None
-        subject = self.subject
         memory, cpus = self._means()
         return describe(
+            self.spec,
             session,
             self._recent,
             self._total,
             self._entered,
-            workers=subject.workers,
-            own_number=subject.own_number,
-            cache=subject.cache,
             memory=memory,
             cpus=cpus,
             profile=self._known(),
@@ -158,10 +133,10 @@ class Observer:
 
     def _known(self) -> Profile | None:
         """What a profile says of the recipe, if somebody took one."""
-        if not self._asked_for_profile and self.subject.recipe is not None and environment.profiling():
+        if not self._asked_for_profile and self.spec.data.recipe is not None and environment.profiling():
             self._asked_for_profile = True
             with contextlib.suppress(Exception):  # (what a source of the user's makes of its fingerprint)
-                self._profile = load_profile(self.subject.recipe)
+                self._profile = load_profile(self.spec.data.recipe)
         return self._profile
 
     def _write(self, session: Session, *, finished: bool) -> None:
@@ -172,18 +147,18 @@ class Observer:
         if first:
             self._name = run_name(self._started, self._owner, next(_loaders))
         epoch, batches, samples = self._counts
-        subject = self.subject
+        data, options = self.spec.data, self.spec.options
         saved = save_run(
             Run(
                 name=self._name,
-                label=subject.label,
+                label=_label(data),
                 hostname=socket.gethostname(),
                 pid=self._owner,
                 process_started=process_start(self._owner) or 0,
                 script=job_name(),
                 directory=self._directory,
-                rank=subject.rank,
-                world_size=subject.world_size,
+                rank=options.rank,
+                world_size=options.world_size,
                 started=self._started,
                 updated=time.time(),
                 finished=finished,
@@ -191,13 +166,18 @@ class Observer:
                 batches=batches,
                 samples=samples,
                 situation=self.situation(session),
-                native=_short(subject.native.steps),
-                own_code=_short(subject.native.own),
-                hint=subject.native.hint,
+                native=_short(data.native.steps),
+                own_code=_short(data.native.own),
+                hint=data.native.hint,
             )
         )
         if first and saved:
             prune_runs()
+
+
+def _label(data: DataSpec) -> str:
+    """What people call the data."""
+    return (label_of(data.recipe) if data.recipe is not None else type(data.dataset).__name__)[:512]
 
 
 def _short(names: tuple[str, ...]) -> tuple[str, ...]:

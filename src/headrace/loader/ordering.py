@@ -11,7 +11,7 @@ import torch
 
 from headrace.coordinate.shared_draws import SharedDraws
 from headrace.core.bits import Bits
-from headrace.loader.dataset_sessions import AssignedSession, InlineIterableSession
+from headrace.loader.dataset_sessions import AssignedSession
 from headrace.loader.draws import (
     EndlessDraws,
     LooseDraws,
@@ -20,59 +20,45 @@ from headrace.loader.draws import (
     before_first_epoch,
     draws_from_torch,
 )
-from headrace.loader.options import Options
-from headrace.loader.recipe_dataset import RecipeDataset
+from headrace.loader.inline_sessions import InlineIterableSession
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import Session
+from headrace.loader.spec import LoaderSpec
 from headrace.loader.state import VERSION, LoaderState, pack_generator, unpack_seen
 from headrace.loader.stateful import take
 from headrace.sampling import Draw, Geometry, UniformEpoch
 
 
-@dataclass
 class Ordering:
     """A loader's order: our own, a shared host's, a sampler's, or that of an iterable dataset."""
 
-    dataset: Any
-    options: Options
-    ours: bool
-    """The user gave no sampler."""
-    iterable: bool
-    sampler: Any
-    """Yields lists of keys where ``batched``, else keys."""
-    batched: bool
-    batch_size: int
-    drop_last: bool
-    shuffle: bool
-    by_index: bool
-    """Keys must be indices of samples, because a recipe prepares them."""
-    prefetches: bool
-    """Samplers are read ahead of what is delivered."""
-    in_order: bool
-    snapshot_every: int | None
-    """Batches from one state of a sampler to the next, where it is read ahead."""
-
-    @property
-    def drawn_by_host(self) -> bool:
-        """Whether a shared host chooses the samples."""
-        return self.options.share and self.options.sampling != "uniform"
+    def __init__(self, spec: LoaderSpec) -> None:
+        self.spec = spec
+        self.drawn_by_host, self._ours, self._iterable = (
+            spec.drawn_by_host,
+            spec.order.ours,
+            spec.data.iterable,
+        )
+        self._by_index = spec.data.recipe is not None
+        """Keys must be indices of samples, because a recipe prepares them."""
+        self._sampler, self._batched = spec.order.keys, spec.batches.batched
 
     @property
     def sampling(self) -> str:
         """What ``LoaderState`` calls it."""
         if self.drawn_by_host:
             return "seen"
-        return "iterable" if self.iterable else "uniform" if self.ours else "sampler"
+        return "iterable" if self._iterable else "uniform" if self._ours else "sampler"
 
     @property
     def samples(self) -> int:
         """Samples of the dataset, which has to know them."""
-        return len(self.dataset)
+        return len(self.spec.data.dataset)
 
     @property
     def size(self) -> int | None:
         """Samples of an epoch, where that does not depend on a sampler or the dataset's iterator."""
-        return None if self.iterable or not self.ours else self.samples
+        return None if self._iterable or not self._ours else self.samples
 
     def steps(self, resume: LoaderState | None) -> int | None:
         """Batches to the epoch's end, from its beginning or from a state on, where that is known."""
@@ -84,10 +70,11 @@ class Ordering:
     @property
     def step(self) -> int:
         """Samples of one step, over all ranks."""
-        return self.batch_size * self.options.world_size
+        return self.spec.batches.size * self.spec.options.world_size
 
     def _geometry(self) -> Geometry:
-        return Geometry(self.batch_size, self.options.rank, self.options.world_size, self.drop_last)
+        batches, options = self.spec.batches, self.spec.options
+        return Geometry(batches.size, options.rank, options.world_size, batches.drop_last)
 
     def seen(self, resume: LoaderState | None) -> Bits | None:
         """The samples that were delivered before, where a shared host draws the rest."""
@@ -106,24 +93,24 @@ class Ordering:
 
     def _own_draws(self, seed: int, epoch: int, resume: LoaderState | None) -> Any:
         position = resume.position if resume is not None else 0
-        if self.iterable:
+        if self._iterable:
             return EndlessDraws(seed=seed, epoch=epoch, position=position)
         draws: Any
-        if self.ours:
+        if self._ours:
             draws = self._uniform_draws(seed, epoch, position)
         else:
             draws = SamplerDraws(
-                self.sampler,
-                batched=self.batched,
+                self._sampler,
+                batched=self._batched,
                 seed=seed,
                 epoch=self._keyed(epoch),
-                size=self.samples if self.by_index else None,
+                size=self.samples if self._by_index else None,
                 position=position,
                 resume=resume.sampler if resume is not None else None,
-                prefetched=self.prefetches,
-                every=self.snapshot_every,
+                prefetched=self.spec.work.workers > 0 or self._by_index,
+                every=self.spec.order.snapshot_every,
             )
-        if self.in_order:
+        if self.spec.order.in_order:
             return draws
         return LooseDraws(draws, position=position, early=resume.early if resume is not None else ())
 
@@ -135,16 +122,16 @@ class Ordering:
             geometry,
             seed=seed,
             epoch=self._keyed(epoch),
-            shuffle=self.shuffle,
+            shuffle=self.spec.order.shuffle,
             position=position,
             # Random numbers of a dataset's batches go by their step, so an epoch that goes on counts on.
-            first=0 if self.by_index else -(-position // (geometry.batch_size * geometry.world_size)),
+            first=0 if self._by_index else -(-position // (geometry.batch_size * geometry.world_size)),
         )
         return UniformDraws(make, seed)
 
     def _keyed(self, epoch: int) -> int:
         """The epoch as randomness sees it: where each epoch draws a seed of its own, that seed says it all."""
-        return epoch if self.options.seed is not None or isinstance(self.dataset, RecipeDataset) else 0
+        return epoch if self.spec.options.seed is not None or self.spec.data.described else 0
 
     # -- state --------------------------------------------------------------------------------------------
 
@@ -169,14 +156,15 @@ class Ordering:
         seed: int | None,
         epoch: int,
         over: Place | None,
-        *,
-        generator: torch.Generator | None,
-        persistent: bool,
         drawn: Callable[[], torch.Tensor],
     ) -> LoaderState:
-        """Where a loader stands before an epoch, the first one or that after ``over``."""
+        """Where a loader stands before an epoch, the first one or that after ``over``.
+
+        ``drawn``: torch's global generator as the samplers of that epoch will find it.
+        """
         state = self._state(seed, epoch, 0)
         state.dataset = self._dataset_state()
+        generator = self.spec.order.generator
         if generator is not None:
             state.generator = pack_generator(generator.get_state())
         draws = _drawn_here(over.draws) if over is not None else None
@@ -185,25 +173,25 @@ class Ordering:
         if isinstance(draws, SamplerDraws):
             state.sampler = draws.end()
         elif state.sampling == "sampler":
-            state.sampler = before_first_epoch(self.sampler, batched=self.batched)
-        if state.sampler is not None and draws_from_torch(self.sampler, batched=self.batched):
+            state.sampler = before_first_epoch(self._sampler, batched=self._batched)
+        if state.sampler is not None and draws_from_torch(self._sampler, batched=self._batched):
             state.sampler.torch = pack_generator(drawn())
         session = over.session if over is not None else None
         if isinstance(session, InlineIterableSession):
             (mark,) = state.workers = session.marks(between=True)
             mark.generators = session.next_generators(drawn)
-        elif persistent and isinstance(session, AssignedSession):
+        elif self.spec.work.keeps and isinstance(session, AssignedSession):
             state.workers = session.marks(between=True)
         return state
 
     def _state(self, seed: int | None, epoch: int, position: int) -> LoaderState:
         return LoaderState(
-            VERSION, self.sampling, seed, epoch, position, size=self.size, shuffle=self.shuffle
+            VERSION, self.sampling, seed, epoch, position, size=self.size, shuffle=self.spec.order.shuffle
         )
 
     def _dataset_state(self) -> Any:
         # (what an iterable dataset says of itself is said once it was asked for its iterator: see ``Mark``)
-        return None if self.by_index or self.iterable else take(self.dataset)
+        return None if self._by_index or self._iterable else take(self.spec.data.dataset)
 
 
 def _drawn_here(draws: Any) -> Any:

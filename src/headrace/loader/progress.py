@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from headrace.core.bits import Bits, put
 from headrace.loader.ordering import Ordering, Place
-from headrace.loader.seeds import EpochSeeds
+from headrace.loader.seeds import Seeds
 from headrace.loader.state import LoaderState, pack_seen
 from headrace.sampling import Draw
 
@@ -64,29 +62,15 @@ class Progress:
         self._seen = Bits.empty(ordering.samples) if self._seen is not None else None
         self._place, self._over = None, place
 
-    def plain(
-        self,
-        ordering: Ordering,
-        seed: int | None,
-        seeds: EpochSeeds,
-        generator: torch.Generator | None,
-        persistent: bool,
-    ) -> dict[str, Any]:
-        """As ``state_dict`` gives it. ``seed``: of the loader's life, if it has one; else ``seeds`` says it."""
+    def plain(self, ordering: Ordering, seeds: Seeds) -> dict[str, Any]:
+        """As ``state_dict`` gives it."""
         if self._place is None and self._resume is not None:
             return self._resume.plain()
         if self._place is None:
             over = self._over
             epoch = self.epoch if over is None else over.epoch + 1
-            coming = seeds.coming() if seed is None else seed
-            return ordering.between(
-                coming,
-                epoch,
-                over,
-                generator=generator,
-                persistent=persistent,
-                drawn=lambda: seeds.torch_after(drawn=seed is None),
-            ).plain()
+            spec = ordering.spec
+            return ordering.between(seeds.coming(spec), epoch, over, lambda: seeds.torch_after(spec)).plain()
         state = ordering.state(self._place)
         if self._seen is not None and state.position:
             state.seen = pack_seen(self._seen)

@@ -13,8 +13,8 @@ from torch.utils.data import Dataset, Subset
 
 from headrace.core.errors import BadSample, OptionError, SampleError
 from headrace.core.forms import Form
+from headrace.loader.global_random import own_randomness
 from headrace.loader.own_order import Carried, Told
-from headrace.loader.recipe_session import own_randomness
 from headrace.loader.repeats import words_within
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.program import Fault, Work

@@ -7,6 +7,7 @@ present one ends.
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -39,6 +40,9 @@ SKIPPED = _Skipped()
 
 class Session(Protocol):
     """Prepares and hands out batches."""
+
+    looks_ahead: bool
+    """Whether it prepares the first batches of the next epoch while the present one ends."""
 
     def begin(self, draws: Draws, following: Draws | None) -> None:
         """Start an epoch; ``following``: the draws of the next one, to be prepared ahead."""
@@ -111,9 +115,12 @@ class HostParts:
 class Hosted:
     """What sessions with a host share."""
 
+    looks_ahead = True
     host: Host
-    _pins = False
-    """Whether batches are handed out in page-locked memory."""
+
+    def __init__(self, book: ErrorBook, *, pins: bool) -> None:
+        """``pins``: batches are handed out in page-locked memory."""
+        self._book, self._pins = book, pins
 
     def begin(self, draws: Draws, following: Draws | None) -> None:
         """See ``Session``."""
@@ -150,6 +157,25 @@ class Hosted:
         assert isinstance(batch.slot, HostSlot)
         return self.host.slots.lease(batch.slot)
 
+    def _collated(self, batch: Batch) -> Any:
+        """The batch that a worker collated, or the exception that it met."""
+        done = batch.done
+        try:
+            if done is not None and done.error:
+                raise rebuild(done.error)
+            self._book.note(batch)
+            if done is None or not done.result:
+                self._give_back(batch)
+                return SKIPPED
+        except BaseException:
+            self._give_back(batch)
+            raise
+        if not batch.slot.nbytes:
+            value = decode(done.result, None)
+            self._give_back(batch)
+            return value
+        return decode(done.result, self._lease(batch))
+
     def _pinned(self, value: Any) -> Any:
         """A batch, pinned if so wanted."""
         return pin_value(value) if self._pins and value is not SKIPPED else value
@@ -168,7 +194,8 @@ def make_host(
     run: Callable[[Order], OrderDone] | None = None,
     assigned_orders: bool = False,
     shared: SharedClient | None = None,
-) -> Any:
+) -> InlineHost | ProcessHost:
+    """The host of a session. ``run``: what runs orders in the job itself, where there are no workers."""
     directory: Catalogue = parts.directory
     if shared is not None:
         directory = SharedDirectory(shared.give_up, dict(parts.directory.budgets))
@@ -187,31 +214,9 @@ def make_host(
         ahead=ahead,
         task=task,
         workers=workers,
-        context=context,
+        context=context or multiprocessing.get_context(),
         assigned_orders=assigned_orders,
         shared=shared,
     )
     host.cache = parts.cache
     return host
-
-
-def collated_value(
-    batch: Batch, book: ErrorBook, lease: Callable[[Batch], Any], give_back: Callable[[Batch], None]
-) -> Any:
-    """The batch that a worker collated, or the exception that it met."""
-    done = batch.done
-    try:
-        if done is not None and done.error:
-            raise rebuild(done.error)
-        book.note(batch)
-        if done is None or not done.result:
-            give_back(batch)
-            return SKIPPED
-    except BaseException:
-        give_back(batch)
-        raise
-    if not batch.slot.nbytes:
-        value = decode(done.result, None)
-        give_back(batch)
-        return value
-    return decode(done.result, lease(batch))

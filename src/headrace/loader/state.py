@@ -46,6 +46,11 @@ class Mark(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     generators: dict[str, Any] = {}
     """The process' own generators when the reading of the epoch begins, as far as the dataset draws from them."""
 
+    @classmethod
+    def left(cls, dataset: Any, iterator: Any) -> Mark:
+        """Where a reader is after an epoch that ended, by its states then, if it has any."""
+        return cls(ended=dataset is not None or iterator is not None, dataset=dataset, iterator=iterator)
+
     def plain(self) -> dict[str, Any]:
         """As a dict."""
         state = _plain(self)

@@ -9,6 +9,10 @@ import msgspec
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.sizes import show_size
 from headrace.host.base import Host
+from headrace.loader.progress import Progress
+from headrace.loader.recipe_session import RecipeSession
+from headrace.loader.sessions import ErrorBook, Session
+from headrace.loader.spec import LoaderSpec
 from headrace.planning import Advice, Situation, advise
 
 
@@ -126,8 +130,36 @@ class Stats(msgspec.Struct, frozen=True):
         return "\n".join(lines)
 
 
-def snapshot(host: Host, mine: dict[str, Any]) -> Stats:
-    """The numbers of a host, and what the loader itself counted."""
+def take_stats(
+    spec: LoaderSpec,
+    session: Session | None,
+    progress: Progress,
+    book: ErrorBook,
+    situation: Situation | None,
+) -> Stats:
+    """The numbers of a loader, by what it has counted, and of its session, if it has one."""
+    native = spec.data.native
+    mine: dict[str, Any] = {
+        "batches": progress.batches,
+        "samples": progress.samples,
+        "epoch": max(0, progress.epoch - 1),
+        "bad_samples": len(book.bad),
+        "workers": spec.work.workers,
+        "threads": 1,
+        "situation": situation,
+        "decodes": native.decodes,
+        "translated": native.translated,
+        "untranslated": native.untranslated,
+        "own_code": native.own,
+        "hint": native.hint,
+    }
+    if isinstance(session, RecipeSession) and spec.work.workers:
+        mine["workers"], mine["threads"] = session.workers
+    host = getattr(session, "host", None)
+    return Stats(**mine) if host is None else _of_host(host, mine)
+
+
+def _of_host(host: Host, mine: dict[str, Any]) -> Stats:
     spent, directory = host.totals.spent, host.coordinator.directory
     cache = {
         form.name.lower(): FormStats(

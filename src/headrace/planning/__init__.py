@@ -1,7 +1,7 @@
 """Decisions about resources: how the cache is split, how many processes and threads prepare. Pure."""
 
 from headrace.planning.advice import Advice, advise, curve
-from headrace.planning.depth import deepen
+from headrace.planning.depth import Depth, deepen
 from headrace.planning.measured import Means, Measured
 from headrace.planning.orders import ahead_at_first, rows_per_order
 from headrace.planning.planner import LOOK_EVERY, Planner
@@ -17,6 +17,7 @@ __all__ = [
     "LOOK_EVERY",
     "Advice",
     "Curve",
+    "Depth",
     "Means",
     "Measured",
     "Plan",

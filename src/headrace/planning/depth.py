@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+_WINDOW = 8
+"""Batches between two looks."""
 _WAITED = 0.05
 """A loop that waits for less than this share of its time is well fed."""
 _IDLE = 0.1
 """Hands that have nothing to do for less than this share of theirs are busy: more batches ahead would not help."""
-
-
 _STARVED = 0.8
 """A loop that waits for more than this share of its time lacks preparing, and no depth evens that out."""
 _IN_COMPANY = 2
@@ -39,3 +39,39 @@ def deepen(
         ahead = min(ahead, most)
     uneven = elapsed > 0 and waited > _WAITED * elapsed and idle > _IDLE * elapsed * hands
     return min(max(ahead, most), ahead + 1) if uneven else ahead
+
+
+class Depth:
+    """Looks every few batches at who had to wait, and says how many are to be ahead."""
+
+    def __init__(self, most: int, *, hands: int, cpus: int) -> None:
+        self.most, self._hands, self._cpus = most, hands, cpus
+        self._count = -_WINDOW
+        """Batches since the last look. The very first ones say more about starting up."""
+        self._before = (0.0, 0.0, 0.0)
+
+    def leave_out(self) -> None:
+        """What was waited for until now says nothing. Each hand says with its next batch how long it was idle."""
+        self._count = min(self._count, -self._hands)
+
+    def taken(self, ahead: int, *, now: float, waited: float, idle: float, company: int = 0) -> int:
+        """A batch was taken, ``ahead`` being kept until now. ``now``, ``waited``, ``idle``: seconds since whenever;
+        else see ``deepen``."""
+        self._count += 1
+        sums = (now, waited, idle)
+        if self._count == _WINDOW:
+            elapsed, waited, idle = (after - before for after, before in zip(sums, self._before, strict=True))
+            ahead = deepen(
+                ahead,
+                self.most,
+                elapsed=elapsed,
+                waited=waited,
+                idle=idle,
+                hands=self._hands,
+                company=company,
+                cpus=self._cpus,
+            )
+            self._count = 0
+        if self._count == 0:
+            self._before = sums
+        return ahead

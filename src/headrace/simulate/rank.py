@@ -19,7 +19,7 @@ from headrace.coordinate.protocol import Ask, Begin, Finished, Join, Reply, Requ
 from headrace.coordinate.shared_draws import SharedDraws
 from headrace.coordinate.splitter import Splitter
 from headrace.core.forms import Form
-from headrace.planning import Means, Measured, ahead_at_first, deepen, rows_per_order, split_budget, staff
+from headrace.planning import Depth, Means, Measured, ahead_at_first, rows_per_order, split_budget, staff
 from headrace.sampling import Geometry
 from headrace.simulate.catalogues import HostCatalogue, OwnCatalogue
 from headrace.simulate.draws import Orders, OwnDraws
@@ -29,8 +29,6 @@ from headrace.simulate.tally import Tally
 from headrace.simulate.work import Ids, Sizes, fill_of, work_of
 from headrace.simulate.workers import Crew, Task, Worker
 
-_WINDOW = 8
-"""Batches over which waits are looked at."""
 _SLOT = Slot(0, 0)
 """Batches lie nowhere here."""
 _NOTHING: Ids = np.zeros(0, np.int64)
@@ -80,7 +78,7 @@ class Rank:
         self.ahead = job.ahead or (
             2 * people.processes if rows is None else ahead_at_first(job.batch, self.hands, rows, **shared)
         )
-        self._most_ahead = max(4, 2 * people.processes)
+        self._depth = Depth(max(4, 2 * people.processes), hands=self.hands, cpus=node.cpus)
         node.workers += people.processes
         self.crew = Crew(self, node, people.processes, threads, pipelined=not plain)
         self._catalogue: HostCatalogue | OwnCatalogue
@@ -104,9 +102,7 @@ class Rank:
         self._heard: list[OrderDone] = []
         self._began = self.stood = 0.0
         """When it began to wait for a batch, and when its batch stood."""
-        self._taken = 0
         self._idle = 0.0
-        self._mark = (0.0, 0.0, 0.0)
 
     # -- the training loop -------------------------------------------------------------------------------------
 
@@ -163,7 +159,9 @@ class Rank:
         self._here, self.stood = False, now
         self.tally.waited += now - self._began
         if self._tunes:
-            self._tune(now)
+            company = self.client.company if self._shared else 0
+            waited, idle = self.tally.waited, self._idle
+            self.ahead = self._depth.taken(self.ahead, now=now, waited=waited, idle=idle, company=company)
         if self._splitter is not None and self._splitter.is_due(now):
             self._split(self._splitter, now)
         if batch.drawn.last:
@@ -185,26 +183,6 @@ class Rank:
             self.node.clock.after(seconds, self.run.worked, self, batch)
         else:
             self.run.worked(self, batch)
-
-    def _tune(self, now: float) -> None:
-        """Every few batches: keep more of them ahead, or fewer, by who had to wait."""
-        self._taken += 1
-        if self._taken % _WINDOW:
-            return
-        mark = (now, self.tally.waited, self._idle)
-        if self._taken > _WINDOW:
-            elapsed, waited, idle = (after - before for after, before in zip(mark, self._mark, strict=True))
-            self.ahead = deepen(
-                self.ahead,
-                self._most_ahead,
-                elapsed=elapsed,
-                waited=waited,
-                idle=idle,
-                hands=self.hands,
-                company=self.client.company if self._shared else 0,
-                cpus=self.node.cpus,
-            )
-        self._mark = mark
 
     def end(self) -> None:
         """The training run is over."""

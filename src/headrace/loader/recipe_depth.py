@@ -1,0 +1,66 @@
+"""How a recipe's batches are cut into orders, and how many of them are ahead of the loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headrace.core.layout import RowLayout, aligned
+from headrace.core.sparse import PAGE
+from headrace.host.base import Host
+from headrace.host.embedded import ProcessHost
+from headrace.loader.depth import HostDepth, keep_ahead
+from headrace.loader.sharing import Sharing
+from headrace.loader.spec import LoaderSpec
+from headrace.loader.staffing import Staffing
+from headrace.planning import Staff, ahead_at_first, rows_per_order
+
+
+class RecipeOrders:
+    """Orders and depth as a session begins."""
+
+    def __init__(self, spec: LoaderSpec, staffing: Staffing, sharing: Sharing | None) -> None:
+        self.size = spec.batches.size
+        size, hands, chosen = self.size, staffing.hands, spec.work.ahead
+        shared: dict[str, Any] = {} if sharing is None else {"shared": True, "ranks": sharing.world_size}
+        whole = spec.data.collator is not None
+        self.rows = None if whole else rows_per_order(size, hands, **shared)
+        """Of an order; None: it is a whole batch, as one worker collates it."""
+        self.tunes = chosen is None and self.rows is not None
+        """More are ahead where that is seen to help."""
+        self.follows_hands = chosen is None and self.rows is None
+        """Each hand has a batch of its own."""
+        if chosen is not None:
+            self.ahead = chosen
+        elif self.rows is None:
+            self.ahead = max(1, staffing.workers + hands)
+        else:
+            self.ahead = max(1, ahead_at_first(size, hands, self.rows, **shared))
+
+
+class RecipeDepth(HostDepth):
+    """The depth of a recipe's session: as wanted, as the staff needs it, or as it is seen to be of use."""
+
+    def __init__(self, host: Host, orders: RecipeOrders, staffing: Staffing, budget: int) -> None:
+        """``budget``: bytes for augmented samples. One job never gets the same augmented sample twice, so what it can
+        keep of that form are batches that are ready before it asks: the budget is depth."""
+        # (where there are many hands, more than that may be ahead from the start)
+        super().__init__(host, most=max(4, 2 * staffing.workers, 2 * orders.ahead), hands=staffing.hands)
+        self._orders, self._budget = orders, budget
+        if orders.tunes:
+            host.spare = 1
+
+    def laid_out(self, layout: RowLayout) -> None:
+        """It is known how large batches are: as many more may be ready as the budget holds."""
+        if isinstance(self._host, ProcessHost):
+            more = self._budget // aligned(layout.nbytes(self._orders.size), PAGE)
+            keep_ahead(self._host, self._host.ahead + more)
+
+    def staffed(self, staff: Staff) -> None:
+        """There are other hands than before."""
+        if self._orders.follows_hands:
+            keep_ahead(self._host, max(self._host.ahead, staff.processes * (1 + staff.threads)))
+
+    def taken(self, *, company: int = 0, nbytes: int = 0) -> None:
+        """See ``HostDepth``."""
+        if self._orders.tunes:
+            super().taken(company=company, nbytes=nbytes)

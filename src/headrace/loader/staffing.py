@@ -1,0 +1,47 @@
+"""Who prepares a recipe's samples: processes and threads, at first and once it is known what the user's code does."""
+
+from __future__ import annotations
+
+from headrace.host.base import Host
+from headrace.host.embedded import ProcessHost
+from headrace.loader.place import cpus_per_rank
+from headrace.loader.recipe_collate import RecipeCollator
+from headrace.loader.spec import WorkSpec
+from headrace.planning import Staff, staff
+from headrace.recipes.recipe import Recipe
+
+
+class Staffing:
+    """The staff of one session."""
+
+    def __init__(self, recipe: Recipe, collator: RecipeCollator | None, work: WorkSpec) -> None:
+        self.user_code = recipe.user_code or collator is not None
+        # Steps of the user's that draw from global generators need a process each: threads would share those. (Of
+        # collate functions, one runs at a time.)
+        alone = recipe.user_randomness or (collator is not None and recipe.target_transform is not None)
+        self._to_be_seen = self.user_code and not alone
+        """It is not known yet whether user code holds the interpreter lock."""
+        self._own = work.workers if work.own_number else None
+        self.now: Staff = staff(
+            cpus_per_rank(), self._own, 1.0 if alone else -1.0 if self.user_code else None
+        )
+        """Processes and threads at work."""
+        self.workers = self.now.processes if work.workers > 0 and not work.own_number else work.workers
+        """Processes at first; 0: the job itself does it all."""
+        self.hands = max(1, self.workers * self.now.threads)
+        """Samples that are prepared at a time, at first."""
+
+    def adapt(self, host: Host) -> bool:
+        """More threads or more processes, once it was seen which are of use; returns whether that was now."""
+        if not self._to_be_seen or host.totals.gil_held < 0:
+            return False
+        self._to_be_seen = False
+        if not isinstance(host, ProcessHost):
+            return False
+        wanted = staff(cpus_per_rank(), self._own, host.totals.gil_held)
+        for _ in range(wanted.processes - self.now.processes):
+            host.add_worker()
+        if wanted.threads != self.now.threads:
+            host.set_threads(wanted.threads)
+        self.now = wanted
+        return True

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from headrace.core.interrupts import held
 from headrace.loader.choose_session import choose_session
@@ -26,9 +26,7 @@ from headrace.loader.spec import LoaderSpec
 from headrace.loader.state import LoaderState, pack_generator, read_state
 from headrace.loader.stateful import load
 from headrace.loader.stats import Stats, take_stats
-
-if TYPE_CHECKING:
-    from headrace.loader.iterator import EpochIterator
+from headrace.sampling import Draw
 
 _turns = threading.RLock()
 
@@ -59,6 +57,26 @@ class Begun:
     """Where it goes on from."""
 
 
+class Running(Protocol):
+    """An iterator over an epoch, as it is known here."""
+
+    place: Place
+    resume: LoaderState | None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has given out its last batch, or cannot go on."""
+
+    def finish(self) -> None:
+        """It is not asked any more."""
+
+    def restart(self, place: Place, steps: int | None) -> None:
+        """Another epoch is begun in its place, of so many batches."""
+
+
+Iterating = TypeVar("Iterating", bound=Running)
+
+
 class Epochs:
     """Those of one loader. What its user may change from one to the next is in the spec that comes with each call."""
 
@@ -66,7 +84,7 @@ class Epochs:
         self.closed = False
         self.session: Session | None = None
         """What prepares its batches; None: nothing runs, nor is anything kept."""
-        self.live: weakref.ref[EpochIterator] | None = None
+        self.live: weakref.ref[Running] | None = None
         """The iterator that has the session."""
         self.fed: tuple[int, int] | None = None
         """Seed and number of the epoch that the session prepares ahead."""
@@ -84,7 +102,7 @@ class Epochs:
 
     # -- beginning ----------------------------------------------------------------------------------------
 
-    def running(self) -> EpochIterator | None:
+    def running(self) -> Running | None:
         """The iterator that is under way, if there is one."""
         live = self.live() if self.live is not None else None
         if live is not None and live.over:
@@ -98,9 +116,7 @@ class Epochs:
         self.observer.spec = spec
         self._seeds.move(spec)
 
-    def start(
-        self, spec: LoaderSpec, make: Callable[[Begun], EpochIterator], *, beside: bool
-    ) -> EpochIterator:
+    def start(self, spec: LoaderSpec, make: Callable[[Begun], Iterating], *, beside: bool) -> Iterating:
         """An iterator over the next epoch. ``beside``: somebody is in the middle of another one, and let be."""
         resume = self._progress.take_resume()
         asked = self._hearing.follow(resume, spec.order.samplers)
@@ -155,7 +171,7 @@ class Epochs:
         stays = work.keeps and work.workers > 0
         return stays and order.ours and order.in_order and self._seeds.of_all is not None
 
-    def first_asked(self, spec: LoaderSpec, iterator: EpochIterator) -> None:
+    def first_asked(self, spec: LoaderSpec, iterator: Running) -> None:
         """Before an iterator's first batch: Lightning tells the epoch only after it made the iterator."""
         asked = self._hearing.follow(iterator.resume, spec.order.samplers)
         if asked is None or spec.data.iterable:
@@ -205,7 +221,7 @@ class Epochs:
 
     # -- ending -------------------------------------------------------------------------------------------
 
-    def delivered(self, place: Place, drawn: Any) -> None:
+    def delivered(self, place: Place, drawn: Draw) -> None:
         """A batch is handed to the user."""
         progress = self._progress
         progress.deliver(place, drawn)

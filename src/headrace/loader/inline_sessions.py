@@ -18,6 +18,7 @@ from headrace.loader.spec import LoaderSpec
 from headrace.loader.state import Mark
 from headrace.loader.stateful import dumps
 from headrace.recipes.program import Fault
+from headrace.sampling import Draw
 
 
 class InlineSession:
@@ -53,7 +54,7 @@ class InlineSession:
         value = self._collate(samples)
         return drawn, pin_value(value) if self._pins else value
 
-    def _forgiving(self, drawn: Any, keys: Sequence[Any]) -> Any:
+    def _forgiving(self, drawn: Draw, keys: Sequence[Any]) -> Any:
         batch = Batch(0, drawn, HostSlot(0, 0))
         samples: list[Any] = []
         for row, key in enumerate(keys):

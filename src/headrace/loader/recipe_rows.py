@@ -14,6 +14,7 @@ from headrace.loader.mixing import Mixer
 from headrace.loader.sessions import SKIPPED
 from headrace.loader.wrap import RowWrapper, close_gaps, fill_gaps
 from headrace.recipes.recipe import Recipe
+from headrace.sampling import Draw
 
 _PROBES = 16
 """Samples tried, at most, to find out how samples look."""
@@ -29,7 +30,7 @@ class RowBatches:
         self._wrapper = RowWrapper(layout, batched=batched)
         self._mixer: Mixer | None = None
 
-    def value(self, lease: Any, drawn: Any, bad: list[int], seed: int) -> Any:
+    def value(self, lease: Any, drawn: Draw, bad: list[int], seed: int) -> Any:
         """The batch that was ``drawn``, over the memory of ``lease``. ``bad``: rows that could not be prepared."""
         rows = good = len(drawn.indices)
         views = self.layout.views(lease, rows) if bad or self._recipe.batch is not None else []

@@ -127,7 +127,7 @@ def test_a_collate_of_the_users_counts_too() -> None:
     with hr.DataLoader(recipe, batch_size=4, num_workers=1) as loader:
         stalls = advice_of(loader).stalls
         # (the more CPUs there are, the more threads have nothing to do: a batch is collated by one of them)
-        assert stalls["python"] > 0.8 * (1 - stalls["orders"]) > 0.1
+        assert stalls["python"] == max(share for name, share in stalls.items() if name != "orders") > 0
 
 
 class Slow(torch.utils.data.Dataset[int]):

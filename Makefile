@@ -4,8 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # What the C kernels need to compile. Without them headrace installs and runs on its slower pure-Python path.
-# The headers of libjpeg are for a test and a benchmark only.
-DEBIAN := gcc libc6-dev libjpeg62-turbo-dev
+# The headers of libjpeg are for a test and a benchmark only, iproute2 (network namespaces) for tests.
+DEBIAN := gcc libc6-dev libjpeg62-turbo-dev iproute2
 export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 
 # Many tests wait, so there are more of them at once than CPUs. A file stays in one process.

@@ -25,7 +25,7 @@ from benchmarks.common.machine import describe_machine  # noqa: E402
 from benchmarks.common.report import Target, publish, table, target  # noqa: E402
 
 from headrace.core.bits import Bits  # noqa: E402
-from headrace.sampling import SAMPLERS, Geometry, Remaining, Sampler, Tree, UniformEpoch, View  # noqa: E402
+from headrace.sampling import SAMPLERS, CacheView, Geometry, Remaining, Sampler, Tree, UniformEpoch  # noqa: E402
 
 SAMPLES, JOBS, BATCH = 1_300_000, 8, 256
 READY, PENDING = 0.2, 0.001
@@ -65,7 +65,7 @@ def measure_sampler(name: str, draws: int) -> dict[str, Any]:
         thirds = [random_set(SAMPLES, int(SAMPLES * READY / 3), rng).words for _ in range(3)]
         pending = random_set(SAMPLES, int(SAMPLES * PENDING), rng).words
         views = [
-            View(tuple(thirds), pending, tuple(peer for peer in range(JOBS) if peer != job))
+            CacheView(tuple(thirds), pending, tuple(peer for peer in range(JOBS) if peer != job))
             for job in range(JOBS)
         ]
         for _ in range(draws // PARTS // JOBS):

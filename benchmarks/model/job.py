@@ -73,8 +73,8 @@ def main() -> None:
         rates.append(images / (time.perf_counter() - begun))
         stats = loader.stats()
         splits.append({name: form.budget for name, form in stats.cache.items()})
-    splitter = loader._epochs.session.cache.splitter
-    terms = splitter.planner.terms if splitter is not None else None
+    own_split = loader._epochs.session.cache.own_split
+    terms = own_split.planner.terms if own_split is not None else None
     print(
         json.dumps(
             {

@@ -15,7 +15,7 @@ from benchmarks.papers.results import Result, read_result
 from benchmarks.papers.rows import Row, absent, at_most, near
 
 from headrace.core.bits import Bits
-from headrace.sampling import Dependent, Remaining, View
+from headrace.sampling import CacheView, Dependent, Remaining
 
 INSERT_MS = 570.0
 SETS = {
@@ -38,7 +38,7 @@ def meetings(first: int, second: int, common: int, times: int) -> float:
         remaining.join(1, Bits.of(size, everything[first - common :]))
         sampler = Dependent(ROUNDS)
         one, other = (
-            sampler.draw(remaining, job, ROUNDS, View((), nothing, (1 - job,)), key) for job in (0, 1)
+            sampler.draw(remaining, job, ROUNDS, CacheView((), nothing, (1 - job,)), key) for job in (0, 1)
         )
         same += int(np.count_nonzero(one == other))
     return same / (ROUNDS * times)

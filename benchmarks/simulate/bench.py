@@ -2,10 +2,11 @@
 
     make bench-simulate          (QUICK=1: few cases, and a cluster of an eighth)
 
-Every case of headrace in ``results/sharing.json`` is simulated in the same set-up. Costs are the simulator's
-defaults, the same for all cases; three seeds each. Rates are compared as multiples of one job alone with nothing
-cached, so that how fast the machine was that day does not matter. Runs that were disturbed do not count for those,
-and what little others used of the machine is allowed for.
+Costs are fitted to the processor time and the rates of a few cases of headrace in ``results/sharing.json``
+(``cases.FITTED``), and every case is then simulated with them in the same set-up; three seeds each. Only cases that
+were held out count for the targets. Rates are compared as multiples of one job alone with nothing cached, so that how
+fast the machine was that day does not matter. Runs that were disturbed do not count for those, and what little others
+used of the machine is allowed for.
 """
 
 from __future__ import annotations
@@ -21,17 +22,22 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 from benchmarks.common.progress import say
 from benchmarks.common.report import RESULTS, Target, header, publish, table, target
 from benchmarks.common.rounds import undisturbed
-from benchmarks.simulate.cases import Measured, group_of, scenario_of
+from benchmarks.simulate.cases import ALONE, FITTED, Measured, group_of, scenario_of
+from benchmarks.simulate.fit import GUESSES, Equation, fit, nearest
 
-from headrace.simulate import read_scenario, simulate
+from headrace.simulate import Costs, Result, read_scenario, simulate
 
-ALONE = "headrace@1"
 SEEDS = 3
+ROUNDS = 2
+"""How often costs are fitted: how often each is paid depends a little on the others."""
+NOISES = (0.0, 0.1, 0.2, 0.3, 0.4)
 WITHIN = 0.05
 FIELDS = ("decodes_per_sample", "hit_rate", "speed")
+"""That have targets; ``cpu_s_per_1000`` is what was fitted."""
 NAMES = {
     "decodes_per_sample": "decodes per sample and epoch",
     "hit_rate": "hit rate",
@@ -40,26 +46,71 @@ NAMES = {
 QUICK_CLUSTER = ("nodes.count=8", "data.samples=1750000", "storage.rate=5GB")
 
 
-def simulate_case(document: dict[str, Any], seeds: int) -> dict[str, float]:
+def run_case(document: dict[str, Any], costs: Costs, seed: int = 0) -> Result:
+    """One simulation of a case."""
+    return simulate(read_scenario({**document, "costs": msgspec.to_builtins(costs), "seed": seed}))
+
+
+def fit_costs(result: Measured) -> Costs:
+    """The costs that explain processor time and rates of the cases that are for it."""
+    cases = {case["name"]: case for case in result["cases"] if case["name"] in FITTED}
+    documents = {name: scenario_of(case, result) for name, case in cases.items()}
+    missing = [name for name in FITTED if documents.get(name) is None]
+    if missing:
+        raise ValueError(f"there is no measurement of {', '.join(missing)}, to which costs are fitted")
+    costs = msgspec.structs.replace(Costs(), noise=0.0, **GUESSES)
+
+    def run_all() -> dict[str, Result]:
+        return {name: run_case(document, costs) for name, document in documents.items() if document}
+
+    for number in range(ROUNDS):
+        say(f"fitting costs, {number + 1} of {ROUNDS}")
+        equations = [
+            Equation(
+                {cost: often / found.images for cost, often in found.paid.items()},
+                cases[name]["summary"]["cpu_s_per_1000"]["median"] / 1000,
+            )
+            for name, found in run_all().items()
+        ]
+        costs = msgspec.structs.replace(fit(equations), noise=0.0)
+    rates: dict[float, list[tuple[float, float]]] = {}
+    measured = {name: quiet_rate(case, result["machine"]["cpus"]) for name, case in cases.items()}
+    for noise in NOISES:
+        say(f"rates with noise {noise:g}")
+        costs = msgspec.structs.replace(costs, noise=noise)
+        rates[noise] = [
+            (found.images_s, measured[name]) for name, found in run_all().items() if measured[name]
+        ]
+    return msgspec.structs.replace(costs, noise=nearest(rates))
+
+
+def quiet_rate(case: Measured, cpus: int) -> float:
+    """Images/s of a case as it was measured, 0 where all runs were disturbed."""
+    quiet = [whole_rate(run, cpus) for run in undisturbed(case["runs"]) if run is not None]
+    return statistics.median(quiet) if quiet else 0.0
+
+
+def simulate_case(document: dict[str, Any], costs: Costs, seeds: int) -> dict[str, float]:
     """The medians of a case over seeds."""
-    found = [simulate(read_scenario({**document, "seed": seed})) for seed in range(seeds)]
+    found = [run_case(document, costs, seed) for seed in range(seeds)]
     fields = ("images_s", "decodes_per_sample", "hit_rate", "cpu_s_per_1000")
     return {field: statistics.median(getattr(one, field) for one in found) for field in fields}
 
 
-def compare(result: Measured, *, seeds: int, quick: bool) -> list[dict[str, Any]]:
-    """Every case, as measured and as simulated."""
+def compare(result: Measured, costs: Costs, *, seeds: int, quick: bool) -> list[dict[str, Any]]:
+    """Every case, as measured and as simulated with these costs."""
     rows: list[dict[str, Any]] = []
     cpus = result["machine"]["cpus"]
     for case in result["cases"]:
         document = scenario_of(case, result)
-        if document is None or (quick and case["jobs"] not in (1, 4)):
+        fitted = case["name"] in FITTED
+        if document is None or (quick and not fitted and case["jobs"] not in (1, 4)):
             continue
         say(f"simulating {case['name']}")
         measured = {field: item["median"] for field, item in case["summary"].items()}
-        quiet = [whole_rate(run, cpus) for run in undisturbed(case["runs"]) if run is not None]
-        measured["images_s"] = statistics.median(quiet) if quiet else 0.0
-        rows.append({"name": case["name"], "measured": measured, "simulated": simulate_case(document, seeds)})
+        measured["images_s"] = quiet_rate(case, cpus)
+        simulated = simulate_case(document, costs, seeds)
+        rows.append({"name": case["name"], "fitted": fitted, "measured": measured, "simulated": simulated})
     alone = next((row for row in rows if row["name"] == ALONE), None)
     for row in rows:
         for kind in ("measured", "simulated"):
@@ -67,7 +118,7 @@ def compare(result: Measured, *, seeds: int, quick: bool) -> list[dict[str, Any]
                 row[kind]["speed"] = row[kind]["images_s"] / alone[kind]["images_s"]
         row["errors"] = {
             field: row["simulated"][field] / row["measured"][field] - 1
-            for field in FIELDS
+            for field in (*FIELDS, "cpu_s_per_1000")
             if row["measured"].get(field) and not (field == "speed" and row["name"] == ALONE)
         }
     return rows
@@ -87,19 +138,20 @@ def whole_rate(run: Measured, cpus: int) -> float:
 
 def case_table(rows: Sequence[dict[str, Any]]) -> str:
     """Measured, simulated, and the difference."""
-    heads = ("decodes", "hit rate", "speed")
-    lines = [["", *(cell for head in heads for cell in (head, "simulated", "off"))]]
+    heads = ("decodes", "hit rate", "speed", "CPU")
+    lines = [["", "", *(cell for head in heads for cell in (head, "simulated", "off"))]]
     for row in rows:
-        cells = [row["name"]]
-        for field in FIELDS:
+        cells = [row["name"], "fitted" if row["fitted"] else "held out"]
+        for field in (*FIELDS, "cpu_s_per_1000"):
             cells += [f"{row[kind].get(field, 0):.3f}" for kind in ("measured", "simulated")]
             cells.append(f"{row['errors'][field]:+.1%}" if field in row["errors"] else "")
         lines.append(cells)
-    return table(lines)
+    return table(lines, text=(0, 1))
 
 
 def errors_by_group(rows: Sequence[dict[str, Any]]) -> list[Target]:
-    """For each policy and scenario the largest error, with the case that has it."""
+    """For each policy and scenario the largest error of the cases that were held out, and which has it."""
+    rows = [row for row in rows if not row["fitted"]]
     found = []
     for field in FIELDS:
         for group in dict.fromkeys(group_of(row["name"]) for row in rows):
@@ -171,10 +223,18 @@ def main() -> None:
     except FileNotFoundError:
         say(f"there is no {options.against} to compare with; make bench-sharing writes one")
         return
-    rows = compare(measured, seeds=1 if quick else SEEDS, quick=quick)
+    try:
+        costs = fit_costs(measured)
+    except ValueError as error:
+        say(str(error))
+        return
+    shown = ", ".join(f"{name} {1e6 * getattr(costs, name):.3g}" for name in GUESSES)
+    print(f"costs, in microseconds: {shown}; noise {costs.noise:g}")
+    rows = compare(measured, costs, seeds=1 if quick else SEEDS, quick=quick)
     print(case_table(rows))
     targets = errors_by_group(rows)
-    result = {**header("simulate", quick), "measured_when": measured["when"], "cases": rows}
+    result = {**header("simulate", quick), "measured_when": measured["when"]}
+    result |= {"costs": msgspec.to_builtins(costs), "cases": rows}
     if not options.no_cluster:
         say("simulating the cluster")
         result["cluster"] = run_cluster(quick)

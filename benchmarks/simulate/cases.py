@@ -7,6 +7,14 @@ from typing import Any
 from benchmarks.sharing.cases import AUGMENTATIONS, HIT_SHARES, SPEEDS
 
 Measured = dict[str, Any]
+ALONE = "headrace@1"
+FITTED = (
+    ALONE,
+    *(f"headrace-{policy}@1" for policy in ("uniform", "opportunistic", "dependent", "auto")),
+    "headrace-auto@2",
+)
+"""The cases that costs are fitted to: one job alone with nothing cached, one job with a cache of a fifth, and two
+that share, without which nothing is copied, kept for others or waited for."""
 PACED = 6
 """Epochs of a paced job; its result has those of all jobs on average, within its window."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import sys
 import time
 
 import msgspec
 
+from headrace.channel.channel import Channel, Memory, receive_within, wait
 from headrace.coordinate.messages import encoder
 from headrace.coordinate.protocol import (
     GetStatus,
@@ -24,7 +24,6 @@ from headrace.coordinate.protocol import (
     decode_request,
 )
 from headrace.core.errors import HostGone
-from headrace.engine import wire
 from headrace.host import runtime
 from headrace.host.control import (
     DatasetStatus,
@@ -73,29 +72,27 @@ def example(pid: int) -> HostStatus:
     )
 
 
-def answer(sock: socket.socket, how: str) -> None:
+def answer(channel: Channel, how: str) -> None:
     """Talk to one who connected."""
-    sock.setblocking(True)
-    while (message := wire.receive(sock)) is not None:
+    while (message := receive_within(channel, None)) is not None:
         request = decode_request(message[0])
         reply: Reply | None = None
         if isinstance(request, Hello):
-            assert request.role == "control" and request.pid == wire.peer_pid(sock)
+            assert request.role == "control" and request.pid == channel.peer.pid
             if how == "rude":
                 return
             if how == "mute":
                 continue
             if how == "garbled":
-                wire.send(sock, b"\xff\xff nothing that can be read")
+                channel.send(b"\xff\xff nothing that can be read")
                 continue
             if how == "older":
                 reply = Refused(version_refusal(request.version + 1) or "")
             elif how == "odd":
                 reply = Over(1)
             else:
-                fds = [os.open(os.devnull, os.O_RDONLY)]
-                wire.send(sock, encoder.encode(Welcome(1)), fds)
-                wire.close_all(fds)
+                with open(os.devnull) as null:
+                    channel.send(encoder.encode(Welcome(1)), Memory(null.fileno()))
                 continue
         elif isinstance(request, GetStatus):
             status = msgspec.json.encode(example(os.getpid()))
@@ -104,11 +101,11 @@ def answer(sock: socket.socket, how: str) -> None:
             if how == "stubborn":
                 continue
             print("ending", flush=True)
-            wire.send(sock, encoder.encode(Welcome(2)))
+            channel.send(encoder.encode(Welcome(2)))
             return
         assert not isinstance(request, Idle)
         if reply is not None:
-            wire.send(sock, encoder.encode(reply))
+            channel.send(encoder.encode(reply))
 
 
 def main(how: str) -> int:
@@ -116,11 +113,15 @@ def main(how: str) -> int:
     claimed = runtime.claim()
     if claimed is None:
         return 0
-    claimed.listener.settimeout(60)
     while True:
-        sock, _ = claimed.listener.accept()
-        with sock, contextlib.suppress(OSError, HostGone):  # who asked may have given up
-            answer(sock, how)
+        assert wait(claimed.fileno(), 60)
+        channel = claimed.accept()
+        assert channel is not None
+        with (
+            contextlib.closing(channel),
+            contextlib.suppress(OSError, HostGone),
+        ):  # who asked may have given up
+            answer(channel, how)
         with open(os.path.join(os.path.dirname(claimed.path), runtime.LOG)) as log:
             if "ending" in log.read():
                 claimed.close()

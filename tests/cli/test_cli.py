@@ -9,26 +9,27 @@ import signal
 import subprocess
 import sys
 import tomllib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from headrace.channel.asking import greet
 from headrace.cli import main
 from headrace.cli.show import show_status, show_time
 from headrace.coordinate.protocol import PROTOCOL, Hello
 from headrace.core.errors import HostGone, HostUnavailable, ProtocolError
-from headrace.engine import wire
 from headrace.host import control, runtime
+from tests.channel.descriptors import open_fds
 from tests.cli.standin import example
-from tests.engine.test_wire import open_fds
 
 ROOT = Path(__file__).parents[2]
 
 
 def start(how: str) -> int:
     """A stand-in for the host; its pid."""
-    with runtime.find_or_start(command=[sys.executable, "-m", "tests.cli.standin", how]) as sock:
-        return wire.peer_pid(sock)
+    with closing(runtime.find_or_start(command=[sys.executable, "-m", "tests.cli.standin", how])) as channel:
+        return channel.peer.pid
 
 
 @pytest.fixture(autouse=True)
@@ -129,8 +130,8 @@ def test_answers_that_are_none(place: Path, how: str, error: type[Exception], wh
 def test_a_host_that_hangs_up_counts_as_none(place: Path) -> None:
     start("rude")
     assert control.status() is None
-    with runtime.find_or_start() as sock, pytest.raises(HostGone):
-        control.greet(sock, Hello(PROTOCOL, "control", os.getpid()))
+    with closing(runtime.find_or_start()) as channel, pytest.raises(HostGone):
+        greet(channel, Hello(PROTOCOL, "control", os.getpid()), 20)
 
 
 def test_a_host_that_does_not_end(place: Path) -> None:

@@ -15,7 +15,7 @@ COST = {Form.NONE: 10.0, Form.ENCODED: 9.5, Form.DECODED: 1.2, Form.AUGMENTED: 0
 def run(world: World, epochs: int, *, ahead: int = 3, workers: int = 2, seed: int = 0) -> None:
     """All members through so many epochs, in virtual time: ``workers`` processors take turns over the jobs."""
     rng = random.Random(seed)
-    queue: dict[int, list[tuple[Work, int, int]]] = {member.session: [] for member in world.members}
+    queue: dict[int, list[tuple[Work, int, int]]] = {member.member: [] for member in world.members}
     known: dict[int, int] = {}
     events: list[tuple[float, int, Work, int, int]] = []
     ticks = serial = turn = 0
@@ -35,15 +35,15 @@ def run(world: World, epochs: int, *, ahead: int = 3, workers: int = 2, seed: in
                 before = known.get(work.ticket, 0)
                 stop = len(work.forms) if work.updated else work.waits
                 for start in range(before, stop, 16):
-                    queue[member.session].append((work, start, min(16, stop - start)))
+                    queue[member.member].append((work, start, min(16, stop - start)))
                 known[work.ticket] = stop
         while busy < workers:
             order = members[turn % len(members) :] + members[: turn % len(members)]
-            chosen = next((member for member in order if queue[member.session]), None)
+            chosen = next((member for member in order if queue[member.member]), None)
             if chosen is None:
                 break
             turn = members.index(chosen) + 1
-            work, start, count = queue[chosen.session].pop(0)
+            work, start, count = queue[chosen.member].pop(0)
             cost = sum(COST[Form(form)] for form in work.forms[start : start + count])
             serial, busy = serial + 1, busy + 1
             end = world.now + 1e-3 * cost * rng.uniform(0.8, 1.2)

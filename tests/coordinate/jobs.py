@@ -31,7 +31,6 @@ from headrace.coordinate.events import (
     WasIdle,
 )
 from headrace.coordinate.members import write_progress
-from headrace.coordinate.messages import Spent
 from headrace.coordinate.protocol import (
     Begin,
     Drawn,
@@ -44,10 +43,12 @@ from headrace.coordinate.protocol import (
     Reply,
     Update,
 )
+from headrace.core.addresses import Tier
 from headrace.core.bits import Bits
 from headrace.core.forms import Form
 from headrace.core.layout import aligned
 from headrace.core.sparse import PAGE
+from headrace.planning import Spent
 
 Ids = NDArray[np.int64]
 Publish = Callable[[Form, int], int | None]
@@ -136,24 +137,24 @@ class Member:
         rank: int = 0,
         world_size: int = 1,
         dataset: str = "",
-        whole: bool = False,
+        collates: bool = False,
         token: str = "",
     ) -> None:
         self.world, self.samples = world, samples
-        self.session = world.next_session()
+        self.member = world.next_member()
         self.batch, self.sampling, self.keys, self.drop_last = batch, sampling, keys, drop_last
-        self.group, self.rank, self.world_size = group or f"g{self.session}", rank, world_size
+        self.group, self.rank, self.world_size = group or f"g{self.member}", rank, world_size
         self.epoch, self.step, self.waiting_asks = -1, 0, 0
         self.got: list[Ids] = []
         """The batches of this epoch, in the dataset's own indices."""
-        self.wholes: dict[int, Ids] = {}
+        self.steps_of_all: dict[int, Ids] = {}
         self.given = 0
         self.over = self.gone = self.last = False
         self.work: dict[int, Work] = {}
         self.refused: list[str] = []
         self.ends: list[int] = []
         join = Join(
-            name=f"job {self.session}",
+            name=f"job {self.member}",
             group=self.group,
             rank=rank,
             world_size=world_size,
@@ -170,32 +171,32 @@ class Member:
             eviction=eviction,
             batch_size=batch,
             drop_last=drop_last,
-            whole=whole,
+            collates=collates,
         )
         world.members.append(self)
-        self.token = token or f"token{self.session}"
-        answer = world.answer(Came(self.session, self.token, 0, join))
+        self.token = token or f"token{self.member}"
+        answer = world.answer(Came(self.member, self.token, 0, join))
         if isinstance(answer, Joined) and answer.identities:
-            answer = world.answer(Named(self.session, identities(samples).tobytes()))
+            answer = world.answer(Named(self.member, identities(samples).tobytes()))
         assert isinstance(answer, Joined | Refused)
         self.answer = answer
         self.number = -1
         if isinstance(answer, Joined):
-            self.number = world.state.ranks[self.session][0].number
+            self.number = world.state.ranks[self.member][0].number
 
     def begin(self, epoch: int | None = None, progress: bytes | None = None, step: int = 0) -> None:
         """Begin an epoch: the next one, unless it is said which."""
         self.epoch = self.epoch + 1 if epoch is None else epoch
-        self.got, self.wholes, self.step, self.waiting_asks = [], {}, step, 0
+        self.got, self.steps_of_all, self.step, self.waiting_asks = [], {}, step, 0
         self.over = self.last = False
         begin = Begin(self.epoch, explicit=self.sampling == "uniform", step=step)
-        self.world.tell(Began(self.session, begin, progress))
+        self.world.tell(Began(self.member, begin, progress))
         self.world.deliver()
 
     def ask(self, indices: Ids | None = None) -> None:
         """Ask for a batch."""
         self.waiting_asks += 1
-        self.world.tell(Asked(self.session, b"" if indices is None else indices.tobytes()))
+        self.world.tell(Asked(self.member, b"" if indices is None else indices.tobytes()))
         self.world.deliver()
 
     def go_on(self) -> None:
@@ -214,9 +215,9 @@ class Member:
     def progress(self, keep: int | None = None) -> bytes:
         """What this rank knows of its epoch, with the last ``keep`` steps as a whole."""
         seen = Bits.empty(len(self.samples))
-        for ids in self.wholes.values():
+        for ids in self.steps_of_all.values():
             seen.add(ids)
-        steps = dict(sorted(self.wholes.items())[-keep:] if keep else self.wholes)
+        steps = dict(sorted(self.steps_of_all.items())[-keep:] if keep else self.steps_of_all)
         return write_progress(seen, steps)
 
     def finish(self, work: Work, first: int, count: int, publish: Publish) -> None:
@@ -252,12 +253,12 @@ class Member:
         world.decodes += decoded
         packed = np.array(published, np.int64).tobytes() if published else b""
         spent = Spent(decoded=decoded, fetched=decoded)
-        world.tell(Done(self.session, Finished(work.ticket, first, count, packed, spent=spent)))
+        world.tell(Done(self.member, Finished(work.ticket, first, count, packed, spent=spent)))
         world.deliver()
 
     def idle(self) -> Work | None:
         """A worker has nothing to do."""
-        answer = self.world.answer(WasIdle(self.session))
+        answer = self.world.answer(WasIdle(self.member))
         if answer is None:
             return None
         assert isinstance(answer, Fill)
@@ -281,14 +282,14 @@ class Member:
     def leave(self) -> None:
         """The process is gone; its workers may still read what they were to, and write to what they were granted."""
         self.gone = True
-        self.world.tell(Gone(self.session))
+        self.world.tell(Gone(self.member))
         self.world.deliver()
 
     def bury(self) -> None:
         """Nothing of it runs any more."""
         assert self.gone
         self.work.clear()
-        self.world.tell(Buried(self.session))
+        self.world.tell(Buried(self.member))
 
     # -- what it is told -----------------------------------------------------------------------------------
 
@@ -318,7 +319,9 @@ class Member:
         self.step += 1
         self.given, self.last = drawn.given, drawn.last
         self.got.append(indices)
-        self.wholes[drawn.step] = np.frombuffer(drawn.whole, np.int64) if drawn.whole else indices
+        self.steps_of_all[drawn.step] = (
+            np.frombuffer(drawn.of_all_ranks, np.int64) if drawn.of_all_ranks else indices
+        )
         self.world.reading(work, range(drawn.waits))
         self.world.granted(work, unpacked(drawn.grants))
 
@@ -361,12 +364,12 @@ class World:
         self.served: dict[str, set[int]] = {}
         self.hits: Counter[Form] = Counter()
         self.instances = self.decodes = 0
-        self._sessions = 0
+        self._members = 0
 
-    def next_session(self) -> int:
-        """A number for a new session."""
-        self._sessions += 1
-        return self._sessions
+    def next_member(self) -> int:
+        """A number for a new member."""
+        self._members += 1
+        return self._members
 
     def note_served(self, member: Member, instance: int) -> None:
         """A job gets an augmented sample: never the same one twice."""
@@ -395,7 +398,7 @@ class World:
         """Blocks to write to: nobody else writes or reads there."""
         for row, form, offset, capacity in grants:
             stop = offset + capacity
-            assert 0 <= offset < stop <= self.state.pool.space.span
+            assert 0 <= offset < stop <= self.state.pool.rooms[Tier.ARENA].space.span
             assert work.keep[row] >> form & 1 and row in work.open
             for other in (other for member in self.members for other in member.work.values()):
                 for _, _, taken, size in other.grants:
@@ -417,11 +420,11 @@ class World:
 
     def deliver(self) -> None:
         """Tell the members what there is to tell."""
-        by_session = {member.session: member for member in self.members}
+        by_number = {member.member: member for member in self.members}
         while self.out:
             out, self.out = self.out, []
-            for session, reply in out:
-                member = by_session[session]
+            for member, reply in out:
+                member = by_number[member]
                 if member.gone:
                     continue
                 if isinstance(reply, Drawn):
@@ -452,7 +455,7 @@ class World:
             assert sorted(entries[:, 0].tolist()) == shelf.cached.ids().tolist()
             assert shelf.bytes == entries[:, 2].sum()
             ranges += [(at, at + aligned(nbytes)) for at, nbytes in entries[:, 1:3].tolist()]
-        space = state.pool.space
+        space = state.pool.rooms[Tier.ARENA].space
         pages = [(space.size_of(at), stop - at) for at, stop in ranges if not space.packs(space.size_of(at))]
         slabs = sum(slab.nbytes for slab in space._slabs.values())
         assert state.pool.used == sum(counted(block, nbytes) for block, nbytes in pages) + slabs

@@ -190,17 +190,17 @@ class Simulation:
         """All of these were delivered, whole, each sample in its row or named as a fault."""
         got = self.delivered
         if self.in_order:
-            assert [(b.drawn.epoch, b.drawn.step) for b in got] == [(d.epoch, d.step) for d in batches]
-        assert Counter(id(b.drawn) for b in got) == Counter(id(d) for d in batches)
+            assert [(b.draw.epoch, b.draw.step) for b in got] == [(d.epoch, d.step) for d in batches]
+        assert Counter(id(b.draw) for b in got) == Counter(id(d) for d in batches)
         for batch in got:
             rows = Counter(row for row, _, _ in batch.faults)
             assert all(count == 1 for count in rows.values())
-            for row, sample in enumerate(batch.drawn.indices.tolist()):
+            for row, sample in enumerate(batch.draw.indices.tolist()):
                 if sample in self.poison:
                     assert row in rows
-                    assert (batch.drawn.epoch, batch.drawn.step, row) not in self.written
+                    assert (batch.draw.epoch, batch.draw.step, row) not in self.written
                 else:
-                    stands = self.written.get((batch.drawn.epoch, batch.drawn.step, row)) == sample
+                    stands = self.written.get((batch.draw.epoch, batch.draw.step, row)) == sample
                     assert stands or row in rows
                     if sample in self.bad:
                         assert row in rows

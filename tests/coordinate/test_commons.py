@@ -13,6 +13,7 @@ from headrace.coordinate.budgets import Budgets
 from headrace.coordinate.events import Buried, Done, Gone, Ticked
 from headrace.coordinate.protocol import Finished, Joined
 from headrace.coordinate.upkeep import Upkeep
+from headrace.core.addresses import Tier
 from headrace.core.forms import Form
 from headrace.eviction import EVICTIONS
 from tests.coordinate.clock import run
@@ -70,7 +71,7 @@ class Schedule:
         """A job comes and begins."""
         if len(self.world.live()) >= 5:
             return
-        dataset, sampling, keys, batch, drop_last, whole = terms
+        dataset, sampling, keys, batch, drop_last, collates = terms
         member = Member(
             self.world,
             DATASETS[dataset],
@@ -78,7 +79,7 @@ class Schedule:
             keys=keys,
             batch=batch,
             drop_last=drop_last,
-            whole=whole,
+            collates=collates,
             **self.terms,  # type: ignore[arg-type]
         )
         assert isinstance(member.answer, Joined)
@@ -93,7 +94,7 @@ class Schedule:
             world.deliver()
             return
         if op == "divide":  # as if workers had reported things for which that is the best
-            world.state.division.encoded = number / 99
+            world.state.shared_split.encoded = number / 99
             Budgets(world.state).set()
             return
         if op == "forget":
@@ -129,7 +130,7 @@ class Schedule:
             nothing: Publish = lambda form, capacity: None  # noqa: E731
             member.finish(work, first, count, nothing if op == "give up" else publish_some(self.rng))
             if op == "twice" and not member.gone:
-                member.world.tell(Done(member.session, Finished(work.ticket, first, count)))
+                member.world.tell(Done(member.member, Finished(work.ticket, first, count)))
                 world.deliver()
 
     def end(self) -> None:
@@ -139,7 +140,7 @@ class Schedule:
             member.check_epoch()
             member.leave()
         for member in self.world.members:
-            self.world.tell(Buried(member.session))
+            self.world.tell(Buried(member.member))
         self.world.check_quiet()
         assert not self.world.state.jobs and not self.world.state.ranks
 
@@ -247,11 +248,11 @@ def test_a_smaller_budget_holds_once_what_lies_beyond_is_read() -> None:
         small.ask()
     pool, drawn = world.state.pool, list(small.work)
     assert pool.used > 1_200_000
-    world.tell(Gone(large.session))
-    world.tell(Buried(large.session))
+    world.tell(Gone(large.member))
+    world.tell(Buried(large.member))
     assert pool.budget <= 1_200_000 < pool.used, "it is being read"
     for ticket in drawn:
-        world.tell(Done(small.session, Finished(ticket, 0, 8)))
+        world.tell(Done(small.member, Finished(ticket, 0, 8)))
     assert 0 < pool.used <= pool.budget
     large.gone = True
     small.work.clear()
@@ -318,4 +319,4 @@ def test_samples_smaller_than_a_page_are_shared_in_slabs(
     run(world, 3)
     world.check_quiet()
     assert world.hits[Form.AUGMENTED] + world.hits[Form.DECODED] > 1000
-    assert world.state.pool.space._slabs
+    assert world.state.pool.rooms[Tier.ARENA].space._slabs

@@ -214,7 +214,7 @@ def test_order_matters_or_not() -> None:
         taken = coordinator.take()
         assert (taken is None) == in_order
         coordinator.done(OrderDone(first[0].id, []))
-        steps = [batch.drawn.step for batch in (taken, coordinator.take(), coordinator.take()) if batch]
+        steps = [batch.draw.step for batch in (taken, coordinator.take(), coordinator.take()) if batch]
         assert steps == ([0, 1] if in_order else [1, 0])
 
 

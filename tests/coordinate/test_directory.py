@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace.coordinate.directory import Directory
+from headrace.coordinate.directory import Directory, TierTerms
 from headrace.coordinate.messages import Order, OrderDone
+from headrace.coordinate.savings import PRIOR
+from headrace.core.addresses import Tier, unpack
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.sparse import PAGE
+from headrace.planning import Spent
 
 ENCODED, DECODED = 1 << Form.ENCODED, 1 << Form.DECODED
 SPAN = 1 << 40
@@ -130,7 +133,7 @@ def test_a_sample_that_comes_twice_in_one_order_is_kept_once() -> None:
 def test_the_encoded_form_of_what_is_decoded_by_now_goes() -> None:
     made = directory(encoded=4, decoded=1)
     finish(made, ordered(made, 0, 1, 2))
-    made.divide(budgets(encoded=4, decoded=2))
+    made.set_split(budgets(encoded=4, decoded=2))
     reading = ordered(made, 1)
     assert keep(reading) == [DECODED]
     also = ordered(made, 1)
@@ -143,7 +146,7 @@ def test_the_encoded_form_of_what_is_decoded_by_now_goes() -> None:
 def test_a_cache_that_is_divided_anew_changes_as_others_come() -> None:
     made = directory(decoded=4)
     finish(made, ordered(made, 0, 1, 2, 3))
-    made.divide(budgets(encoded=8, decoded=2))
+    made.set_split(budgets(encoded=8, decoded=2))
     for shelf in made._shelves.values():
         shelf.learn([SIZES[shelf.form]])
     assert made.samples[Form.DECODED] == 4, "nothing goes before its room is needed"
@@ -155,7 +158,7 @@ def test_a_cache_that_is_divided_anew_changes_as_others_come() -> None:
     assert made.samples[Form.DECODED] == 2 and made.samples[Form.ENCODED] == 6
     assert made.pool.used <= sum(made.budgets.values())
     back = budgets(decoded=4)
-    made.divide(back)
+    made.set_split(back)
     finish(made, ordered(made, 4, 5))
     finish(made, ordered(made, *range(4)))
     assert made.samples[Form.DECODED] == 4 and made.samples[Form.ENCODED] == 0
@@ -165,7 +168,7 @@ def test_what_is_read_stays() -> None:
     made = directory(decoded=2)
     finish(made, ordered(made, 0, 1))
     reading = ordered(made, 0, 1)
-    made.divide(budgets(encoded=8))
+    made.set_split(budgets(encoded=8))
     order = ordered(made, 2)
     assert not any(keep(order)) and made.samples[Form.DECODED] == 2
     made.done(reading, OrderDone(reading.id, []))
@@ -216,7 +219,7 @@ def test_accounting_under_any_interleaving(
     """Blocks that may be written: by offset, the order, the form and the capacity."""
     while waiting or running:
         if chance() < 0.05:
-            made.divide(later)
+            made.set_split(later)
         if waiting and (not running or chance() < 0.5):
             samples = waiting.pop()
             order = ordered(made, *samples)
@@ -255,3 +258,40 @@ def test_accounting_under_any_interleaving(
         assert not shelf.busy and not shelf.pending.count()
         assert made.samples[form] == shelf.cached.count() == len(shelf)
     assert made.pool.used <= sum(made.budgets.values())
+
+
+def test_a_directory_learns_what_is_saved_from_what_it_is_told() -> None:
+    made = directory(200, decoded=100)
+    (shelf,) = made._shelves.values()
+    assert made.pool.savings.saves(shelf, Tier.ARENA) == PRIOR[Form.DECODED]
+    for start in range(0, 200, 16):
+        order = ordered(made, *range(start, start + 16))
+        spent = Spent(0.016, 0.16, 0.032, fetched=16, decoded=16, prepared=16)
+        made.done(order, OrderDone(order.id, [], spent=spent))
+    for _ in range(12):
+        order = ordered(made, *range(16))
+        made.done(order, OrderDone(order.id, [], spent=Spent(0.016, 0.16, 0.032, 0, 0, 0, 16, 0, -1, 16, 16)))
+    assert made.pool.savings.saves(shelf, Tier.ARENA) == pytest.approx(0.011)
+
+
+def test_what_finds_no_room_in_the_arena_goes_to_the_next_tier() -> None:
+    terms = TierTerms(SPAN, budgets(encoded=2, decoded=3))
+    made = Directory(12, budgets(decoded=2), SPAN, {Tier.DISK: terms})
+    for shelf in made._shelves.values():
+        shelf.learn([SIZES[shelf.form]])
+    found = finish(made, ordered(made, *range(10)))
+    where = {place: unpack(address)[0] for place, address in found.items()}
+    decoded = [where.get((sample, Form.DECODED)) for sample in range(10)]
+    assert decoded == [Tier.ARENA] * 2 + [Tier.DISK] * 3 + [None] * 5
+    encoded = [where.get((sample, Form.ENCODED)) for sample in range(10)]
+    assert encoded == [None] * 5 + [Tier.DISK] * 2 + [None] * 3
+    again = ordered(made, *range(10))
+    assert forms(again) == [Form.DECODED] * 5 + [Form.ENCODED] * 2 + [Form.NONE] * 3
+    assert np.frombuffer(again.offsets, np.int64).tolist()[:5] == [found[at, Form.DECODED] for at in range(5)]
+    made.lost(again)
+    made.set_split(budgets(decoded=1), Tier.DISK)
+    made.pool.fit()
+    assert (
+        made.pool.rooms[Tier.DISK].used <= 4 * PAGE
+        and made.samples[Form.DECODED] + made.samples[Form.ENCODED] < 7
+    )

@@ -26,33 +26,33 @@ class Host:
         self._out: list[Answer] = []
 
     def take(self, client: DrawClient) -> int:
-        session = len(self._clients) + 1
-        ((_, answer),) = self.commons.handle(Came(session, f"token{session}", 0, client.join), 0.0)
+        member = len(self._clients) + 1
+        ((_, answer),) = self.commons.handle(Came(member, f"token{member}", 0, client.join), 0.0)
         if isinstance(answer, Joined) and answer.identities:
-            named = Named(session, identities(np.arange(client.join.samples)).tobytes())
+            named = Named(member, identities(np.arange(client.join.samples)).tobytes())
             ((_, answer),) = self.commons.handle(named, 0.0)
         assert isinstance(answer, Joined)
         for shelf in self.commons.state.pool.shelves.values():
             shelf.learn([100])  # else draws would wait until sizes are known
-        self._clients[session] = client
+        self._clients[member] = client
         client.instance = self.commons.state.instance
-        return session
+        return member
 
-    def hear(self, session: int, request: Request, beside: bytes | None) -> None:
+    def hear(self, member: int, request: Request, beside: bytes | None) -> None:
         if isinstance(request, Begin):
-            event: Event = Began(session, request, beside)
+            event: Event = Began(member, request, beside)
         elif isinstance(request, Ask):
-            event = Asked(session, request.indices)
+            event = Asked(member, request.indices)
         else:
             assert isinstance(request, Finished)
-            event = Done(session, request)
+            event = Done(member, request)
         self._out += self.commons.handle(event, 0.0)
 
     def speak(self) -> None:
         out, self._out = self._out, []
-        for session, reply in out:
+        for member, reply in out:
             assert not isinstance(reply, GiveBack)
-            self._clients[session].hear(reply)
+            self._clients[member].hear(reply)
 
 
 class Rank:
@@ -62,14 +62,14 @@ class Rank:
         self, host: Host, samples: int = 40, batch: int = 8, *, rank: int = 0, ranks: int = 1, **terms: object
     ):
         self.host = host
-        self.client = DrawClient(lambda request, beside: self.host.hear(self.session, request, beside))
+        self.client = DrawClient(lambda request, beside: self.host.hear(self.member, request, beside))
         base = {"sampling": "auto", "drop_last": False, "augmented": "a", **terms}
         self.client.join = Join(
             name="job", group="group" if ranks > 1 else f"g{id(self)}", rank=rank, world_size=ranks,
             dataset="data", label="data", samples=samples, encoded="", decoded="d", body=100, budget=1 << 22,
             split=None, eviction="auto", batch_size=8, **base,
         )  # fmt: skip
-        self.session = host.take(self.client)
+        self.member = host.take(self.client)
 
     def draw(self, draws: SharedDraws) -> Draw | None:
         for _ in range(100):
@@ -136,7 +136,7 @@ def test_own_draws_come_back_as_they_are_with_what_the_host_knows_of_them() -> N
         assert (
             draw.indices is before.indices and draw.position == before.position and draw.last == before.last
         )
-        assert draw.lookup is not None and draw.whole is None and draw.randomness is None
+        assert draw.lookup is not None and draw.of_all_ranks is None and draw.randomness is None
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 5])
@@ -146,7 +146,7 @@ def test_another_host_goes_on_where_the_lost_one_was(after: int) -> None:
     got = [rank.draw(draws) for _ in range(after)]
     rank.client.lose_host()
     rank.host = Host(2)
-    rank.session = rank.host.take(rank.client)
+    rank.member = rank.host.take(rank.client)
     assert not rank.client.go_on_at_new_host(), "one rank waits for nobody"
     got += rank.rest(draws)
     assert samples_of([draw for draw in got if draw is not None]) == list(range(40))

@@ -109,7 +109,7 @@ def test_a_draw_says_how_many_share_what_is_prepared_for_it() -> None:
     world = World()
 
     def company(member: Member) -> int:
-        world.tell(Asked(member.session, b""))
+        world.tell(Asked(member.member, b""))
         drawn = [reply for _, reply in world.out if isinstance(reply, Drawn)][-1]
         world.deliver()
         world.settle()

@@ -10,8 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from headrace.coordinate.pool import Part, Pool, smallest
+from headrace.coordinate.parts import Part
+from headrace.coordinate.pool import Pool
+from headrace.coordinate.room import Room
 from headrace.coordinate.shelf import Shelf
+from headrace.coordinate.victims import smallest
+from headrace.core.addresses import Tier
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.sparse import PAGE
 from headrace.eviction import EVICTIONS
@@ -30,7 +34,7 @@ def make(
     budget: int, eviction: str = "lru", limits: dict[Part, int] | None = None, size: int = SIZE
 ) -> tuple[Pool, Shelf]:
     """A pool with a shelf of extents of 64 bytes, or another size, in a machine whose pages are as small."""
-    pool = Pool(1 << 20, needs_one, eviction, min(size, PAGE))
+    pool = Pool({Tier.ARENA: 1 << 20}, needs_one, eviction, min(size, PAGE))
     pool.set_budget(budget, limits)
     shelf = pool.shelf(Form.DECODED, "d", UNIVERSE)
     shelf.learn([size])
@@ -38,12 +42,17 @@ def make(
     return pool, shelf
 
 
+def arena(pool: Pool) -> Room:
+    """The room in the arena."""
+    return pool.rooms[Tier.ARENA]
+
+
 def cost(pool: Pool, shelf: Shelf) -> int:
     """What the samples on a shelf cost."""
     found = shelf.find(shelf.cached.ids().tolist())
     places = zip(*(column.tolist() for column in found), strict=True)
-    page = pool.space.page
-    return sum(counted(pool.space.size_of(offset), nbytes, page) for offset, nbytes in places)
+    page = arena(pool).space.page
+    return sum(counted(arena(pool).space.size_of(offset), nbytes, page) for offset, nbytes in places)
 
 
 def put(pool: Pool, shelf: Shelf, sample: int, needs: int = 1, size: int = SIZE) -> bool:
@@ -75,7 +84,7 @@ def put(pool: Pool, shelf: Shelf, sample: int, needs: int = 1, size: int = SIZE)
 def test_the_budget_holds_and_what_is_read_stays(
     eviction: str, budget: int, limited: bool, ops: list[tuple[str, Form, int, int]]
 ) -> None:
-    pool = Pool(1 << 20, needs_one, eviction, SIZE)
+    pool = Pool({Tier.ARENA: 1 << 20}, needs_one, eviction, SIZE)
     limits = {(Form.ENCODED,): budget // 4, (Form.DECODED,): budget // 2, (Form.AUGMENTED,): budget // 4}
     pool.set_budget(budget, limits if limited else None)
     shelves = {form: pool.shelf(form, "k", UNIVERSE, 128 if form == 3 else 0) for form in CACHEABLE}
@@ -90,7 +99,7 @@ def test_the_budget_holds_and_what_is_read_stays(
             (place,) = pool.admit(shelf, [sample % 4], 2)
             if place is not None:
                 granted.append((form, *place))
-                assert pool._used[form] <= (limits[form,] if limited else budget)
+                assert arena(pool).parts.used[form] <= (limits[form,] if limited else budget)
         if op in ("put", "store") and granted and sample not in shelves[granted[-1][0]]:
             kind, offset, size = granted.pop()
             pool.store(shelves[kind], [sample], [offset], [min(nbytes, size)], [0])
@@ -113,7 +122,7 @@ def test_the_budget_holds_and_what_is_read_stays(
             kind: not len(shelves[kind].entries()) for kind in CACHEABLE
         }  # nothing that could go is there
         assert pool.used <= budget or all(within.values())
-        assert pool.used == sum(pool._used.values()) and min(pool._used.values()) >= 0
+        assert pool.used == sum(arena(pool).parts.used.values()) and min(arena(pool).parts.used.values()) >= 0
         for kind, one, offset in readers:
             assert shelves[kind].find([one])[0][0] == offset
         blocks = sorted(
@@ -128,7 +137,7 @@ def test_the_budget_holds_and_what_is_read_stays(
     for one in granted:
         pool.give_back([one[1]])
     assert pool.used == sum(cost(pool, shelf) for shelf in shelves.values())
-    assert len(pool.space) == sum(map(len, shelves.values()))
+    assert len(arena(pool).space) == sum(map(len, shelves.values()))
 
 
 @pytest.mark.parametrize(("eviction", "gone"), [("lru", 1), ("fifo", 0), ("refcount", 0)])
@@ -196,7 +205,7 @@ class Memory:
 
 
 def test_small_extents_share_pages_that_count_as_a_whole() -> None:
-    pool, shelf = Pool(1 << 30, needs_one, "lru"), Shelf(Form.DECODED, "d", 1000)
+    pool, shelf = Pool({Tier.ARENA: 1 << 30}, needs_one, "lru"), Shelf(Form.DECODED, "d", 1000)
     pool.set_budget(70 * PAGE, None)
     pool.shelves[Form.DECODED, "d"] = shelf
     shelf.learn([3136])  # a row of CIFAR
@@ -216,7 +225,7 @@ def test_a_slab_goes_for_extents_of_another_size_if_it_is_worth_less_as_a_whole(
     left: int, goes: bool
 ) -> None:
     """What is left of nine extents in a slab is needed by three jobs each, and newcomers by two."""
-    pool = Pool(1 << 30, lambda _, ids: np.full(len(ids), 3), "auto")
+    pool = Pool({Tier.ARENA: 1 << 30}, lambda _, ids: np.full(len(ids), 3), "auto")
     pool.set_budget(7 * PAGE, None)
     shelf, other = pool.shelf(Form.DECODED, "d", UNIVERSE), pool.shelf(Form.DECODED, "other", UNIVERSE)
     for one, size in ((shelf, 3136), (other, 3072)):
@@ -233,14 +242,14 @@ def test_a_slab_goes_for_extents_of_another_size_if_it_is_worth_less_as_a_whole(
 
 
 def test_a_budget_that_is_smaller_than_a_slab_is_filled_all_the_same() -> None:
-    pool, shelf = Pool(1 << 30, needs_one, "none"), Shelf(Form.DECODED, "d", UNIVERSE)
+    pool, shelf = Pool({Tier.ARENA: 1 << 30}, needs_one, "none"), Shelf(Form.DECODED, "d", UNIVERSE)
     pool.set_budget(4 * PAGE + 10, None)
     pool.shelves[Form.DECODED, "d"] = shelf
     shelf.learn([832])
     assert [put(pool, shelf, sample, size=832) for sample in range(21)] == [True] * 19 + [False] * 2
     assert pool.used == 4 * PAGE
     pool.evict(shelf, list(range(19)))
-    assert pool.used == 0 == pool.space.idle
+    assert pool.used == 0 == arena(pool).space.idle
 
 
 @pytest.mark.parametrize("eviction", ["auto", "lru", "none"])
@@ -249,7 +258,7 @@ def test_what_the_machine_holds_is_the_budget_and_no_more_for_small_extents(evic
     """Extents of three small sizes that come, are read and go: one form after the other has most of them."""
     draw = np.random.default_rng(seed)
     budget = 400 * PAGE
-    pool, memory = Pool(1 << 34, needs_one, eviction), Memory()
+    pool, memory = Pool({Tier.ARENA: 1 << 34}, needs_one, eviction), Memory()
     pool.set_budget(budget, None)
     sizes = {Form.ENCODED: (1000, 2400), Form.DECODED: (3136, 3136), Form.AUGMENTED: (3072, 3072)}
     shelves = {
@@ -336,7 +345,7 @@ def test_unequal_sizes_fill_the_budget(sigma: float) -> None:
     """Sizes as of photos from everywhere: the budget is what they fill, not what the largest would."""
     pool, shelf = make(0)
     budget = 1 << 30
-    pool = Pool(16 * budget, needs_one, "lru")
+    pool = Pool({Tier.ARENA: 16 * budget}, needs_one, "lru")
     pool.set_budget(budget, None)
     shelf = pool.shelf(Form.DECODED, "d", 10_000)
     shelf.jobs |= {1, 2}
@@ -379,7 +388,7 @@ def test_what_the_machine_holds_beyond_the_budget_is_given_back() -> None:
     (grant,) = pool.admit(shelf, [1], 2)
     assert grant is not None
     rest = set(pool.loose(12 * PAGE, most=100))
-    taken = {block for block in blocks if block[0] in pool.space}
+    taken = {block for block in blocks if block[0] in arena(pool).space}
     at = int(shelf.find([7])[0][0])
     assert len(taken) == 2 and grant[0] != at
     assert rest == tails | {(at + PAGE, at + each)} | (blocks - first - taken)
@@ -416,8 +425,8 @@ def test_memory_that_is_filled_again_last_is_given_back_first_and_once() -> None
         assert put(pool, shelf, sample, size=PAGE)
         memory.write(int(shelf.find([sample])[0][0]), PAGE)
     pool.evict(shelf, list(range(8)))
-    (soon,) = pool.space.take(shelf.capacity)
-    pool.space.free([soon])
+    (soon,) = arena(pool).space.take(shelf.capacity)
+    arena(pool).space.free([soon])
     given = [pool.loose(30 * PAGE, most=1) for _ in range(8)]
     starts = [start for ranges in given for start, _ in ranges]
     assert len(starts) == len(set(starts)) == 8 and starts[-1] == soon, (
@@ -430,7 +439,7 @@ def test_memory_that_is_filled_again_last_is_given_back_first_and_once() -> None
 
 
 def test_what_was_found_loose_is_forgotten_when_blocks_are_cut_anew() -> None:
-    pool = Pool(64 * 64, needs_one, "none", SIZE)
+    pool = Pool({Tier.ARENA: 64 * 64}, needs_one, "none", SIZE)
     pool.set_budget(1 << 20, None)
     shelf = pool.shelf(Form.DECODED, "d", UNIVERSE)
     shelf.learn([SIZE])
@@ -439,14 +448,14 @@ def test_what_was_found_loose_is_forgotten_when_blocks_are_cut_anew() -> None:
     assert len(pool.loose(2 << 20, most=1)) == 1
     other = pool.shelf(Form.AUGMENTED, "a", UNIVERSE, body=16 * SIZE)
     (place,) = pool.admit(other, [1], 2)
-    assert place is not None and pool.space.cuts == 1
+    assert place is not None and arena(pool).space.cuts == 1
     for _ in range(40):
         for start, end in pool.loose(2 << 20):
             assert end <= place[0] or place[0] + place[1] <= start
 
 
 def test_nothing_goes_for_the_want_of_addresses() -> None:
-    pool = Pool(32 * SIZE, needs_one, "lru", SIZE)
+    pool = Pool({Tier.ARENA: 32 * SIZE}, needs_one, "lru", SIZE)
     pool.set_budget(1 << 20, None)
     shelf = pool.shelf(Form.DECODED, "d", UNIVERSE)
     shelf.learn([SIZE])

@@ -65,7 +65,7 @@ def test_two_ranks_cover_an_epoch_once_in_equal_steps(
     for member in world.live():
         member.leave()
     for member in world.members:
-        world.tell(Buried(member.session))
+        world.tell(Buried(member.member))
     world.check_quiet()
 
 
@@ -126,7 +126,7 @@ def test_a_rank_whose_connection_is_lost_goes_on_where_it_was(
     if unheard and lost.step:
         lost.step -= 1
         got.pop()
-        del lost.wholes[lost.step]
+        del lost.steps_of_all[lost.step]
     back = Member(world, np.arange(45), rank=0, token=lost.token, **terms)
     if before:
         back.begin(0, *end)
@@ -150,7 +150,7 @@ def test_a_rank_that_loads_a_state_begins_anew_and_has_not_come_back() -> None:
         rank.begin(0)
         rank.ask()
     world.settle()
-    progress = write_progress(Bits.of(45, ranks[0].wholes[0].tolist()), {})
+    progress = write_progress(Bits.of(45, ranks[0].steps_of_all[0].tolist()), {})
     for rank in ranks:
         rank.ask()
         world.settle()
@@ -345,7 +345,7 @@ def test_a_rank_that_the_others_did_not_wait_for_is_refused() -> None:
     ranks[0].ask()
     ranks[1].begin(0, write_progress(Bits.of(40, [1, 2]), {}), 1)
     assert len(ranks[0].got) == 1 and ranks[1].refused == ["the samples of a step were lost with their host"]
-    assert world.state.ranks[ranks[1].session][1].epoch is None
+    assert world.state.ranks[ranks[1].member][1].epoch is None
 
 
 def test_a_resumed_epoch_brings_the_rest_of_it() -> None:

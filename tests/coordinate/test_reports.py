@@ -7,10 +7,11 @@ import pytest
 
 from headrace.coordinate.events import Asked, Began, Done
 from headrace.coordinate.members import write_progress
-from headrace.coordinate.messages import Spent
 from headrace.coordinate.protocol import Begin, Finished
+from headrace.core.addresses import NOWHERE, Tier, pack
 from headrace.core.bits import Bits
 from headrace.core.errors import ProtocolError
+from headrace.planning import Spent
 from tests.coordinate.jobs import Member, World, pair, prepared
 
 
@@ -64,6 +65,9 @@ def malformed(rows: int, grants: list[tuple[int, int, int, int]]) -> list[tuple[
         ("a row beyond", report((rows, form, offset, 1))),
         ("a negative row", report((-1, form, offset, 1))),
         ("not granted", report((row, form, offset + 64, 1))),
+        ("another tier", report((row, form, pack(Tier.DISK, offset), 1))),
+        ("no tier", report((row, form, offset | 77 << 56, 1))),
+        ("nowhere", report((row, form, NOWHERE, 1))),
         ("another form", report((row, 4 - form if form != 2 else 3, offset, 1))),
         ("no form", report((row, 0, offset, 1))),
         ("a huge form", report((row, 1 << 40, offset, 1))),
@@ -89,7 +93,7 @@ def test_a_malformed_report_is_an_error_and_changes_nothing(name: str) -> None:
     report.ticket = work.ticket
     before = state(world)
     with pytest.raises(ProtocolError):
-        world.tell(Done(first.session, report))
+        world.tell(Done(first.member, report))
     assert state(world) == before
     world.settle()
     world.check_quiet()
@@ -104,7 +108,7 @@ def test_a_row_that_is_done_with_cannot_be_published() -> None:
     before = state(world)
     late = np.array([(0, taken[1], taken[2], 10)], np.int64).tobytes()
     with pytest.raises(ProtocolError):
-        world.tell(Done(first.session, Finished(work.ticket, 0, 8, late)))
+        world.tell(Done(first.member, Finished(work.ticket, 0, 8, late)))
     assert state(world) == before
 
 
@@ -113,12 +117,12 @@ def test_reports_about_others_draws_and_draws_that_are_over_are_passed_over() ->
     first, second = pair(world, keys=("", "", "a"))
     (work,) = first.work.values()
     before = state(world)
-    world.tell(Done(second.session, Finished(work.ticket, 0, 8)))
-    world.tell(Done(first.session, Finished(work.ticket + 99, 0, 8)))
+    world.tell(Done(second.member, Finished(work.ticket, 0, 8)))
+    world.tell(Done(first.member, Finished(work.ticket + 99, 0, 8)))
     assert state(world) == before
     first.finish(work, 0, 8, prepared)
     before = state(world)
-    world.tell(Done(first.session, Finished(work.ticket, 0, 8)))
+    world.tell(Done(first.member, Finished(work.ticket, 0, 8)))
     assert state(world) == before
 
 
@@ -127,10 +131,10 @@ def test_indices_that_do_not_exist_are_an_error(indices: bytes) -> None:
     world = World()
     member = Member(world, np.arange(8), sampling="uniform")
     with pytest.raises(ProtocolError):
-        world.tell(Asked(member.session, indices))  # before an epoch began
+        world.tell(Asked(member.member, indices))  # before an epoch began
     member.begin()
     with pytest.raises(ProtocolError):
-        world.tell(Asked(member.session, indices))
+        world.tell(Asked(member.member, indices))
     assert not world.state.tickets
 
 
@@ -143,7 +147,7 @@ def test_progress_with_samples_that_do_not_exist_changes_nothing() -> None:
     before = state(world)
     for broken in (write_progress(Bits.empty(10), {0: np.array([11])}), b"1234567"):
         with pytest.raises(ProtocolError):
-            world.tell(Began(member.session, Begin(0, step=1), broken))
+            world.tell(Began(member.member, Begin(0, step=1), broken))
     assert state(world) == before
     world.drain()
     member.check_epoch()

@@ -71,12 +71,23 @@ def test_all_variables_are_listed_and_all_that_are_listed_are_read() -> None:
 
 
 @pytest.mark.parametrize("asked", ["soon", "0", "-1", "nan", "inf"])
-def test_a_patience_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, asked: str) -> None:
-    monkeypatch.setenv("HEADRACE_HOST_PATIENCE", asked)
-    with pytest.raises(OptionError, match="HEADRACE_HOST_PATIENCE"):
-        environment.host_patience()
-    monkeypatch.setenv("HEADRACE_HOST_PATIENCE", "2.5")
-    assert environment.host_patience() == 2.5
+@pytest.mark.parametrize(
+    ("variable", "patience", "usual"),
+    [
+        ("HEADRACE_HOST_PATIENCE", environment.host_patience, 60),
+        ("HEADRACE_STORAGE_PATIENCE", environment.storage_patience, 300),
+    ],
+)
+def test_a_patience_that_is_none_is_refused(
+    monkeypatch: pytest.MonkeyPatch, asked: str, variable: str, patience: Callable[[], float], usual: float
+) -> None:
+    monkeypatch.delenv(variable, raising=False)
+    assert patience() == usual
+    monkeypatch.setenv(variable, asked)
+    with pytest.raises(OptionError, match=variable):
+        patience()
+    monkeypatch.setenv(variable, "2.5")
+    assert patience() == 2.5
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,11 @@ class Rig:
         return self.store.extent(self.order([0]), offset, nbytes)
 
 
+def places(room: list[tuple[int, memoryview] | None]) -> list[int | None]:
+    """The addresses at which room was found."""
+    return [None if found is None else found[0] for found in room]
+
+
 def published(done: OrderDone) -> dict[tuple[int, Form], tuple[int, int]]:
     """Row and form -> offset and bytes."""
     rows = np.frombuffer(done.published, np.int64).reshape(-1, 4).tolist()

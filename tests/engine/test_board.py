@@ -68,16 +68,16 @@ def _put(fd: int, record: tuple[int, ...]) -> None:
 
 
 def claim_all(
-    board: Board, ticket: int, pause: float = 0.0, gate: int | None = None
+    board: Board, claimer: int, pause: float = 0.0, gate: int | None = None
 ) -> Callable[[Callable[[int, int, int], None]], None]:
-    """A body that claims until nothing is left, and reports (position, order, ticket). ``gate``: a pipe from which it
+    """Claims until nothing is left, and reports (position, order, claimer). ``gate``: a pipe from which it
     reads a byte first."""
 
     def body(report: Callable[[int, int, int], None]) -> None:
         if gate is not None:
             os.read(gate, 1)
-        while (claim := board.claim(ticket)) is not None:
-            report(claim.position, claim.order, ticket)
+        while (claim := board.claim(claimer)) is not None:
+            report(claim.position, claim.order, claimer)
             if pause:
                 time.sleep(pause)
 
@@ -137,10 +137,10 @@ def test_an_order_that_runs_alone_is_known_to(board: Board) -> None:
 
 def test_processes_claim_each_order_exactly_once(board: Board) -> None:
     count, processes = 1500, 6
-    children = [Child(board, claim_all(board, ticket)) for ticket in range(processes)]
+    children = [Child(board, claim_all(board, claimer)) for claimer in range(processes)]
     for order in range(count):
         board.post(order, AREA, 0, 1)
-    children += [Child(board, claim_all(board, ticket)) for ticket in range(processes, processes + 2)]
+    children += [Child(board, claim_all(board, claimer)) for claimer in range(processes, processes + 2)]
     got = []
     for child in children:
         code, records = child.join()
@@ -149,7 +149,7 @@ def test_processes_claim_each_order_exactly_once(board: Board) -> None:
         assert orders == sorted(orders), "older orders first"
         got += records
     assert Counter(order for _, order, _ in got) == Counter(range(count))
-    assert all(board.claimer(position) == ticket for position, _, ticket in got)
+    assert all(board.claimer(position) == claimer for position, _, claimer in got)
 
 
 class Lingering:
@@ -192,10 +192,10 @@ def test_killed_claimers_lose_nothing(board: Board) -> None:
     dice = random.Random(11)
     open_orders = {board.post(order, AREA, 0, 1): order for order in range(600)}
     done: Counter[int] = Counter()
-    ticket = 0
+    claimer = 0
     while open_orders:
-        children = {t: Child(board, claim_all(board, t, pause=1e-4)) for t in range(ticket, ticket + 3)}
-        ticket += 3
+        children = {t: Child(board, claim_all(board, t, pause=1e-4)) for t in range(claimer, claimer + 3)}
+        claimer += 3
         killed = dice.sample(sorted(children), 2)
         time.sleep(dice.random() * 0.02)
         for name in killed:
@@ -255,7 +255,7 @@ def test_cancelling_races_with_claiming(board: Board) -> None:
     """An order is either taken back or claimed, never both and never neither."""
     positions = [board.post(order, AREA, 0, 1) for order in range(800)]
     gate, opener = os.pipe()
-    children = [Child(board, claim_all(board, ticket, gate=gate)) for ticket in range(2)]
+    children = [Child(board, claim_all(board, claimer, gate=gate)) for claimer in range(2)]
     os.write(opener, b"go")
     cancelled = [at for at in reversed(positions) if board.cancel(at)]
     os.close(gate)

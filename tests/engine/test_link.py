@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import socket
+from contextlib import closing
 from typing import Any
 
+from headrace.channel.unix import pair
 from headrace.engine.board import Claim
-from headrace.engine.link import IDLE, Link
+from headrace.engine.link import Link
+from headrace.planning.idling import IDLE
 
 CLAIM = Claim(0, 1, (0, 64), 0, 8)
 
@@ -36,12 +38,12 @@ def claim(link: Link, board: Board, idle: Any) -> list[float | None]:
 
 
 def test_a_worker_that_nobody_has_anything_for_asks_less_and_less_often_up_to_a_limit() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
+    ours, theirs = pair()
+    with closing(ours), closing(theirs):
         link, calls = Link(0, 0, None, None, theirs), []  # type: ignore[arg-type, var-annotated]
         waits = claim(link, Board(5), lambda: calls.append(1))
         assert waits == [IDLE, 2 * IDLE, 4 * IDLE, 4 * IDLE, 4 * IDLE, 4 * IDLE] and len(calls) == 5
         assert claim(link, Board(0), lambda: None) == [4 * IDLE], "the next order does not change that"
-        link.pause = IDLE  # as when there was something
+        link.pause.given()
         assert claim(link, Board(1), lambda: None) == [IDLE, 2 * IDLE]
         assert claim(link, Board(0), None) == [None], "without a shared host there is nobody to tell"

@@ -1,15 +1,21 @@
-"""Preparing threads of a worker, where not all of them may be started."""
+"""Threads of a worker: where not all of them may be started, and where one does not come back."""
 
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headrace.coordinate.messages import Threads
+from headrace.coordinate.messages import Failed, Stop, Threads
+from headrace.core.errors import StorageUnavailable
 from headrace.engine import pipeline
+from headrace.engine.gate import Gate
 from headrace.engine.pipeline import RowPipeline
+from headrace.engine.queues import Closed
+from headrace.engine.worker import rebuild
+from headrace.planning.window import ORDERS
 
 
 @pytest.fixture
@@ -46,3 +52,48 @@ def test_a_thread_that_may_not_be_started_is_done_without(made: Any, monkeypatch
     monkeypatch.setattr(threading.Thread, "start", lambda thread: made.started.append(thread))
     made.on_command(Threads(2))
     assert len(made.started) == 1, "none was counted that is not there"
+
+
+def test_no_more_threads_fetch_than_orders_may_be_fetched(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(2 * ORDERS):
+        made._fetch_more()
+    assert len(made.started) == ORDERS
+    made.started.clear()
+    made._fetchers = 1
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    made._fetch_more()
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: made.started.append(thread))
+    made._fetch_more()
+    assert not made.started, "it is not tried with every order"
+
+
+def test_a_read_of_its_own_that_never_ends_is_noticed() -> None:
+    """By those who wait for it: the thread that reads cannot."""
+    sent: list[Any] = []
+    gate, nothing = Gate(), None
+    link: Any = SimpleNamespace(send=sent.append, worker=3)
+    stages: Any = SimpleNamespace(patience=0.05)
+    one = RowPipeline(link, stages, nothing, threads=1, measure=False, gate=gate)  # type: ignore[arg-type]
+    one._most_fetchers = 0
+    one._look()
+    assert not sent
+    with gate.reads_itself(lambda: "sample 7 (a file)"):
+        while not sent:
+            one._look()
+        one._look()
+    (failed,) = sent
+    assert isinstance(failed, Failed), "it is told once"
+    error = rebuild(failed.error)
+    assert isinstance(error, StorageUnavailable)
+    assert "storage did not give sample 7 (a file) for 0 s: it does not answer" in str(error)
+
+
+def test_a_stop_ends_what_waits(made: Any) -> None:
+    made.on_command(Stop())
+    assert not made._gate.enter()
+    with pytest.raises(Closed):
+        made._queue.get()

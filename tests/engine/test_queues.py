@@ -50,6 +50,22 @@ def test_getting_waits_and_says_how_long() -> None:
     assert queue.waited_put == 0.0
 
 
+def test_who_waits_for_long_looks_around() -> None:
+    """Outside of the lock: what it sees may lead to an item."""
+    queue: TimedQueue[int] = TimedQueue(2)
+    looks: list[int] = []
+
+    def look() -> None:
+        looks.append(len(looks))
+        if len(looks) == 2:
+            queue.put(5)
+
+    item, waited = queue.get(look)
+    assert item == 5 and waited > 0 and looks == [0, 1]
+    queue.put(6)
+    assert queue.get(look) == (6, 0.0) and looks == [0, 1], "not where there is something"
+
+
 def test_putting_waits_for_room_and_says_how_long() -> None:
     queue: TimedQueue[int] = TimedQueue(1)
     queue.put(1)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from headrace import image
 from headrace.cache import extents
 from headrace.coordinate.messages import OrderDone
+from headrace.core.addresses import Tier, pack
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.layout import aligned
 from headrace.engine.bodies import Body
@@ -245,23 +246,14 @@ def test_bodies_that_find_no_room_are_not_kept(rig):
     assert not done.faults
 
 
-class Lost:
-    """A store whose room lies nowhere."""
-
-    def extent(self, order, offset, nbytes):
-        raise ValueError("outside")
-
-    def take(self, order, form, sizes):
-        return [64] * len(sizes)
-
-    def finished(self, order, done):
-        pass
-
-
-def test_room_that_lies_outside_of_the_cache_costs_no_row(rig):
+@pytest.mark.parametrize(
+    "where", [1 << 40, pack(Tier.DISK, 0), -64], ids=["beyond", "another tier", "nowhere"]
+)
+def test_room_that_lies_outside_of_the_cache_costs_no_row(rig, where):
     made = rig()
     _, rows = made.run(ALL)
-    made.stages._publisher._store = made.stages.store = Lost()
+    blocks = [(int(form), where, 1 << 16) for form in CACHEABLE for _ in ALL]
+    made.grants = lambda keep: np.array(blocks, np.int64).tobytes()
     done, got = made.run(ALL, keep=ENCODED | DECODED | AUGMENTED)
     assert not done.faults
     assert not done.published

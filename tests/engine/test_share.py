@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from headrace.coordinate.messages import Order, OrderDone, Spent, encoder
+from headrace.channel import unix
+from headrace.channel.channel import Memory, receive_within, wait
+from headrace.channel.unix import UnixChannel, UnixListener
+from headrace.coordinate.messages import Order, OrderDone, encoder
 from headrace.coordinate.protocol import Fill, Finished, Hello, Refused, Welcome, decode_request
 from headrace.core.forms import Form
-from headrace.engine import share, wire
+from headrace.engine import share
 from headrace.engine.share import SharedStore
+from headrace.planning import Spent
+from tests.engine.rig import places
 
 SPAN = 1 << 16
 INSTANCE = 77
@@ -32,35 +38,38 @@ class Host:
     """Listens where workers expect the host."""
 
     def __init__(self, path: Path) -> None:
-        self._listener = wire.make_socket()
-        self._listener.bind(str(path))
-        self._listener.listen()
-        self._listener.settimeout(20)
+        self._listener = UnixListener(str(path), 8)
         self.memory = os.memfd_create("cache")
         os.ftruncate(self.memory, SPAN)
-        self.sock: socket.socket | None = None
+        self.channel: UnixChannel | None = None
+
+    def accepted(self) -> UnixChannel:
+        """The next one who connects."""
+        assert wait(self._listener.fileno(), 20)
+        channel = self._listener.accept()
+        assert channel is not None
+        return channel
 
     def greeted(self) -> Hello:
         """Take the next connection; what it says first."""
-        if self.sock is not None:
-            self.sock.close()
-        self.sock, _ = self._listener.accept()
-        self.sock.settimeout(10)
+        if self.channel is not None:
+            self.channel.close()
+        self.channel = self.accepted()
         hello = self.heard()
         assert isinstance(hello, Hello)
         return hello
 
     def heard(self) -> object:
         """The next message of the worker."""
-        assert self.sock is not None
-        received = wire.receive(self.sock)
+        assert self.channel is not None
+        received = receive_within(self.channel, 20)
         assert received is not None, "the worker hung up"
         return decode_request(received[0])
 
-    def say(self, reply: Welcome | Refused | Fill, *fds: int) -> None:
+    def say(self, reply: Welcome | Refused | Fill, memory: int | None = None) -> None:
         """Tell the worker."""
-        assert self.sock is not None
-        wire.send(self.sock, encoder.encode(reply), fds)
+        assert self.channel is not None
+        self.channel.send(encoder.encode(reply), None if memory is None else Memory(memory))
 
     def welcome(self, span: int = SPAN) -> None:
         """Let the worker in."""
@@ -68,8 +77,8 @@ class Host:
         self.say(Welcome(INSTANCE, span), self.memory)
 
     def close(self) -> None:
-        if self.sock is not None:
-            self.sock.close()
+        if self.channel is not None:
+            self.channel.close()
         self._listener.close()
         os.close(self.memory)
 
@@ -87,7 +96,7 @@ def open_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     stores: list[SharedStore] = []
 
     def make() -> SharedStore:
-        stores.append(SharedStore(str(tmp_path / "host.sock"), "token"))
+        stores.append(SharedStore(functools.partial(unix.connect, str(tmp_path / "host.sock")), "token"))
         return stores[-1]
 
     yield make
@@ -101,7 +110,7 @@ def test_what_was_published_is_reported_with_the_rows_of_the_draw(
     store = open_store()
     host.welcome()
     done = order()
-    assert store.take(done, Form.DECODED, [64, 65]) == [128, None]
+    assert places(store.take(done, Form.DECODED, [64, 65])) == [128, None]
     store.extent(done, 128, 64)[:] = bytes(range(64))
     published = np.array([(0, Form.DECODED, 128, 64)], np.int64).tobytes()
     store.finished(done, OrderDone(1, [], published, Spent(decoded=2, fetched=1)))
@@ -118,16 +127,16 @@ def test_the_first_order_is_reported_too(
     mapped, over = threading.Event(), threading.Event()
 
     def slow_close(fds: list[int]) -> None:
-        wire_close(fds)
+        really_close(fds)
         mapped.set()
         over.wait(5)  # whatever comes between the memory and the connection takes its time
 
-    wire_close = wire.close_all
-    monkeypatch.setattr(share.wire, "close_all", slow_close)
+    really_close = unix.close_all
+    monkeypatch.setattr(unix, "close_all", slow_close)
     store = open_store()
     host.welcome()
     first = order()
-    assert store.take(first, Form.DECODED, [64]) == [128]
+    assert places(store.take(first, Form.DECODED, [64])) == [128]
     assert mapped.wait(20)
     store.finished(first, OrderDone(1, []))
     over.set()
@@ -168,7 +177,7 @@ def test_memory_that_is_shorter_than_promised_is_not_mapped(
     """To touch what lies beyond a file's end would kill the worker."""
     store = open_store()
     host.welcome(SPAN + 1)
-    assert host.sock is not None and wire.receive(host.sock) is None, "it has hung up"
+    assert host.channel is not None and receive_within(host.channel, 20) is None, "it has hung up"
     host.welcome()
     assert len(store.extent(order(), 0, SPAN)) == SPAN
 
@@ -177,12 +186,17 @@ def test_the_host_of_another_user_is_not_believed(
     host: Host, open_store: Callable[[], SharedStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     users = iter([os.geteuid() + 1])
-    monkeypatch.setattr(share.wire, "peer_uid", lambda sock: next(users, os.geteuid()))
+    really = unix.peer_uid
+    monkeypatch.setattr(
+        unix,
+        "peer_uid",
+        lambda sock: (
+            next(users, os.geteuid()) if threading.current_thread().name == "headrace-share" else really(sock)
+        ),
+    )
     open_store()
-    sock, _ = host._listener.accept()
-    with sock:
-        sock.settimeout(20)
-        assert wire.receive(sock) is None, "not even a hello"
+    with closing(host.accepted()) as channel:
+        assert receive_within(channel, 20) is None, "not even a hello"
     host.welcome()
 
 
@@ -255,3 +269,27 @@ def test_fills_are_taken_or_given_up(host: Host, open_store: Callable[[], Shared
         assert done.wait(20) and fills == [9]
     else:
         assert host.heard() == Finished(9, 0, 3)
+
+
+def test_a_host_whose_memory_cannot_be_shared_is_one_without_a_cache(
+    host: Host, open_store: Callable[[], SharedStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its draws count, and what they might have filled comes back. Nobody waits for memory that does not come, nor
+    offers to fill it."""
+    store = open_store()
+    host.greeted()
+    host.say(Welcome(INSTANCE, SPAN))
+    done = order()
+    with pytest.raises(ValueError, match="not here"):
+        store.extent(done, 128, 64)
+    really, waits = store._arrived.wait_for, []
+    monkeypatch.setattr(
+        store._arrived, "wait_for", lambda test, limit: waits.append(test()) or really(test, limit)
+    )
+    with pytest.raises(ValueError, match="not here"):
+        store.extent(done, 128, 64)
+    assert store.take(done, Form.DECODED, [64, 64]) == [None, None]
+    assert waits == [True, True]
+    store.idle()
+    store.finished(done, OrderDone(1, []))
+    assert host.heard() == Finished(5, 8, 2)

@@ -8,12 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cache.arena import Arena
+from headrace.coordinate.grants import Grants
 from headrace.coordinate.messages import Order, OrderDone
+from headrace.core.addresses import Tier, pack
 from headrace.core.errors import OutOfSharedMemory
 from headrace.core.forms import Form
 from headrace.core.memory import total_memory
 from headrace.core.sparse import resident
-from headrace.engine.store import Cache, Grants, LocalStore
+from headrace.engine.store import Cache, LocalStore
+from tests.cache.file_tier import FileTier
+from tests.engine.rig import places
 
 ORDER = Order(1, 0, 0, 1, 0, 0, 0, 0, b"")
 
@@ -80,7 +84,7 @@ def test_without_a_cache_every_extent_is_outside():
     store = LocalStore(None)
     with pytest.raises(ValueError, match="outside of the cache"):
         store.extent(ORDER, 0, 1)
-    assert store.take(order((2, 0, 100)), Form.DECODED, [10]) == [None]
+    assert places(store.take(order((2, 0, 100)), Form.DECODED, [10])) == [None]
 
 
 def order(*blocks, number=1):
@@ -90,16 +94,16 @@ def order(*blocks, number=1):
 def test_an_order_fills_the_blocks_that_it_was_granted_and_says_what_found_none(cache):
     store = LocalStore(cache)
     first, second = order((2, 0, 100), (2, 128, 200)), order((2, 512, 100), number=2)
-    assert store.take(first, Form.DECODED, [150, 100]) == [128, 0]
-    assert store.take(second, Form.DECODED, [120, 100]) == [None, 512]
-    assert store.take(first, Form.DECODED, [10]) == [None]
-    assert store.take(first, Form.ENCODED, [7]) == [None]
+    assert places(store.take(first, Form.DECODED, [150, 100])) == [128, 0]
+    assert places(store.take(second, Form.DECODED, [120, 100])) == [None, 512]
+    assert places(store.take(first, Form.DECODED, [10])) == [None]
+    assert places(store.take(first, Form.ENCODED, [7])) == [None]
     done, other = OrderDone(1, []), OrderDone(2, [])
     store.finished(first, done)
     store.finished(second, other)
     assert (done.wanted, other.wanted) == ((7, 10, 0), (0, 120, 0))
     store.finished(ORDER, done)
-    assert store.take(ORDER, Form.DECODED, [1]) == [None]
+    assert places(store.take(ORDER, Form.DECODED, [1])) == [None]
 
 
 def test_where_memory_has_to_be_reserved_a_full_file_system_is_no_room(cache, monkeypatch):
@@ -109,10 +113,89 @@ def test_where_memory_has_to_be_reserved_a_full_file_system_is_no_room(cache, mo
 
     monkeypatch.setattr(cache.arena, "reserve", full)
     store = LocalStore(cache)
-    assert store.take(order((2, 0, 100), (2, 128, 100)), Form.DECODED, [100, 100]) == [0, None]
+    assert places(store.take(order((2, 0, 100), (2, 128, 100)), Form.DECODED, [100, 100])) == [0, None]
 
 
 def test_a_cache_has_more_addresses_than_there_is_memory_and_takes_none_of_it():
     cache = Cache.make()
     assert cache.span > total_memory() and resident(cache.arena.fd) == 0
     cache.arena.close()
+
+
+@pytest.fixture
+def tiered(cache, tmp_path):
+    cache.beside = {Tier.DISK: FileTier.make(str(tmp_path / "cache"), 4096)}
+    return cache
+
+
+def test_an_address_is_resolved_by_its_tier(tiered):
+    store = LocalStore(tiered)
+    disk = pack(Tier.DISK, 128)
+    granted = order((2, 128, 100), (2, disk, 200))
+    (small, large) = store.take(granted, Form.DECODED, [100, 150])
+    assert (small[0], large[0]) == (128, disk)
+    small[1][:], large[1][:] = bytes([1]) * 100, bytes([2]) * 150
+    done = OrderDone(1, [], np.array([(0, 2, 128, 100), (1, 2, disk, 150)], np.int64).tobytes())
+    store.finished(granted, done)
+    assert len(done.published) == 2 * 32
+    for reader in (store, LocalStore(tiered)):
+        assert bytes(reader.extent(ORDER, 128, 100)) == bytes([1]) * 100
+        assert bytes(reader.extent(ORDER, disk, 150)) == bytes([2]) * 150
+
+
+def test_what_is_given_up_is_not_written(tiered):
+    store, disk = LocalStore(tiered), pack(Tier.DISK, 0)
+    granted = order((2, disk, 100))
+    ((_, memory),) = store.take(granted, Form.DECODED, [100])
+    memory[:] = bytes([9]) * 100
+    store.finished(granted, OrderDone(1, []))
+    assert bytes(store.extent(ORDER, disk, 100)) == bytes(100)
+
+
+def test_what_cannot_be_written_is_not_published(tiered, monkeypatch):
+    store, disk = LocalStore(tiered), pack(Tier.DISK, 0)
+    granted = order((2, disk, 100), (2, disk + 128, 100), (2, 0, 50))
+    store.take(granted, Form.DECODED, [100, 100, 50])
+    rows = [(0, 2, disk, 100), (1, 2, disk + 128, 100), (2, 2, 0, 50)]
+    written = []
+
+    def full(fd, memory, offset):
+        written.append(offset)
+        return len(memory) if offset else len(memory) // 2
+
+    monkeypatch.setattr(os, "pwrite", full)
+    done = OrderDone(1, [], np.array(rows, np.int64).tobytes())
+    store.finished(granted, done)
+    assert written == [0, 128]
+    assert np.frombuffer(done.published, np.int64).reshape(-1, 4).tolist() == [list(row) for row in rows[1:]]
+
+
+def test_a_tier_that_is_not_here_has_neither_extents_nor_room(tiered):
+    store = LocalStore(tiered)
+    for tier in (Tier.PEER, Tier.DEVICE):
+        with pytest.raises(ValueError, match="outside of the cache"):
+            store.extent(ORDER, pack(tier, 0), 1)
+        assert store.take(order((2, pack(tier, 0), 100), number=tier), Form.DECODED, [10]) == [None]
+    for number in (-1, -(1 << 63), (1 << 63) - 1, 77 << 56):
+        with pytest.raises(ValueError, match="outside of the cache"):
+            store.extent(ORDER, number, 1)
+
+
+def test_what_is_read_beside_the_arena_is_told_with_its_order(tiered):
+    store = LocalStore(tiered)
+    first, second = (Order(number, 0, 0, 1, 0, 0, 0, 0, b"") for number in (1, 2))
+    store.extent(first, 0, 100)
+    store.extent(first, pack(Tier.DISK, 0), 100)
+    store.extent(first, pack(Tier.DISK, 256), 200)
+    store.extent(second, pack(Tier.DISK, 0), 50)
+    with pytest.raises(ValueError, match="outside of the cache"):
+        store.extent(second, pack(Tier.DISK, 4096), 50)
+    told = [OrderDone(order.id, []) for order in (second, first, first)]
+    for order, done in zip((second, first, first), told, strict=True):
+        store.finished(order, done)
+    assert [[(tier, nbytes) for tier, nbytes, _ in done.read] for done in told] == [
+        [(Tier.DISK, 50)],
+        [(Tier.DISK, 300)],
+        [],
+    ]
+    assert all(seconds >= 0 for done in told for _, _, seconds in done.read)

@@ -5,16 +5,19 @@ import os
 import pickle
 import signal
 import time
+from contextlib import closing
 
 import pytest
 
 from headrace.cache.arena import Arena
+from headrace.channel.channel import receive_within
+from headrace.channel.unix import pair
 from headrace.coordinate.messages import Failed, OrderDone, Ready, Run, Stop, Threads, decode_event, encoder
 from headrace.coordinate.messages import Order as HostOrder
-from headrace.engine import wire
+from headrace.engine import link
 from headrace.engine.board import Board
 from headrace.engine.link import Link, shortened
-from headrace.engine.worker import Portable, RemoteError, rebuild, socket_pair, worker_main
+from headrace.engine.worker import Portable, RemoteError, rebuild, worker_main
 
 
 class Echo:
@@ -54,29 +57,28 @@ class Host:
     def __init__(self, task, method="fork"):
         self.arena = Arena()
         self.board = Board(self.arena)
-        self.sock, theirs = socket_pair()
+        self.channel, theirs = pair()
         link = Link(3, 0, self.arena, self.board, theirs)
         context = multiprocessing.get_context(method)
-        close = [self.sock.fileno()] if method == "fork" else []
+        close = [self.channel.fileno()] if method == "fork" else []
         self.process = context.Process(target=worker_main, args=(link, Portable(task), close), daemon=True)
         self.process.start()
         theirs.close()
 
     def event(self, timeout=30.0):
         """The next event; None at the end of the link."""
-        assert wire.wait(self.sock.fileno(), timeout), "the worker says nothing"
-        data = wire.receive_own(self.sock, memoryview(bytearray(wire.INLINE)))
-        return decode_event(data) if data else None
+        received = receive_within(self.channel, timeout, 1 << 30)
+        return None if received is None else decode_event(received[0])
 
     def send(self, command):
-        self.sock.send(encoder.encode(command))
+        self.channel.send(encoder.encode(command))
 
     def ended(self):
         self.process.join(30)
         return self.process.exitcode
 
     def close(self):
-        self.sock.close()
+        self.channel.close()
         self.process.join(10)
         if self.process.is_alive():
             self.process.kill()
@@ -173,7 +175,7 @@ def test_the_end_of_the_link_ends_the_worker(start, moment):
     host = start(EchoTask(init=(lambda: time.sleep(1000)) if moment == "starting" else None))
     if moment == "serving":
         assert isinstance(host.event(), Ready)
-    host.sock.close()
+    host.channel.close()
     assert host.ended() == 1
 
 
@@ -218,7 +220,7 @@ def test_a_report_may_be_long(start):
 
 
 def test_a_report_that_is_too_large_fails_and_does_not_kill(start, monkeypatch):
-    monkeypatch.setattr(wire, "REPLY_LIMIT", 1 << 20)
+    monkeypatch.setattr(link, "REPLY_LIMIT", 1 << 20)
     host = start(Talker())
     assert isinstance(host.event(), Ready)
     assert "too large for a message" in str(rebuild(host.event().error))
@@ -286,11 +288,11 @@ def test_any_number_of_faults_fits_a_message(count):
     cut = shortened(faults)
     assert [row for row, _, _ in cut] == list(range(count))
     assert all(reason for _, reason, _ in cut)
-    ours, theirs = socket_pair()
-    with ours, theirs:
+    ours, theirs = pair()
+    with closing(ours), closing(theirs):
         data = encoder.encode(OrderDone(1, cut))
         theirs.send(data)
-        assert ours.recv(1 << 20) == data
+        assert ours.receive() == (data, None)
 
 
 def test_small_faults_are_left_as_they_are():
@@ -302,13 +304,3 @@ def test_a_portable_task_pickles_with_closures():
     number = 4
     task = pickle.loads(pickle.dumps(Portable(EchoTask(init=lambda: number)))).task
     assert task.init() == 4
-
-
-def test_messages_keep_their_bounds():
-    ours, theirs = socket_pair()
-    with ours, theirs:
-        for size in (1, 100, 60_000):
-            theirs.send(bytes(size))
-        assert [len(ours.recv(1 << 20)) for _ in range(3)] == [1, 100, 60_000]
-        theirs.close()
-        assert ours.recv(10) == b""

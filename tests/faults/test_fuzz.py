@@ -15,7 +15,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ import numpy as np
 import psutil
 import pytest
 
+from headrace.channel.channel import REPLY_LIMIT, Memory, Received, receive_within, send_within
+from headrace.channel.unix import UnixChannel, close_all
 from headrace.coordinate.members import write_progress
-from headrace.coordinate.messages import Spent, encoder
+from headrace.coordinate.messages import encoder
 from headrace.coordinate.protocol import (
     PROTOCOL,
     Ask,
@@ -47,8 +49,8 @@ from headrace.coordinate.protocol import (
     decode_reply,
 )
 from headrace.core.bits import Bits
-from headrace.engine import wire
 from headrace.host import control, runtime
+from headrace.planning import Spent
 from tests.host.test_service import identities
 from tests.loader.helpers import wait_until
 from tests.sharing.driver import assert_exact
@@ -76,28 +78,31 @@ def join(token: str, **other: Any) -> Join:
     return msgspec.structs.replace(told, **other)
 
 
+def let_go(received: Received) -> None:
+    """Close what came beside a message."""
+    if received[1] is not None:
+        received[1].close()
+
+
 class Good:
     """A job that does everything right, and is given every sample once per epoch."""
 
     def __init__(self) -> None:
-        sock = runtime.find_or_start()
-        self.sock, self.pid, self.epoch = sock, wire.peer_pid(sock), -1
-        sock.settimeout(30)
+        self.channel = runtime.find_or_start()
+        self.pid, self.epoch = self.channel.peer.pid, -1
         assert isinstance(self.ask(Hello(PROTOCOL, "job", os.getpid(), "good")), Welcome)
         answer = self.ask(join("good"))
         if answer == Joined(True):
-            fd = wire.as_memfd(identities(SAMPLES).tobytes())
-            answer = self.ask(Identities(), fd)
-            os.close(fd)
+            answer = self.ask(Identities(), identities(SAMPLES).tobytes())
         assert answer == Joined(False)
         self.got: list[int] = []
 
-    def ask(self, request: Request, *fds: int) -> object:
-        wire.send(self.sock, encoder.encode(request), fds)
+    def ask(self, request: Request, beside: bytes | None = None) -> object:
+        send_within(self.channel, 30, encoder.encode(request), beside)
         while True:
-            received = wire.receive(self.sock, wire.REPLY_LIMIT)
+            received = receive_within(self.channel, 30, REPLY_LIMIT)
             assert received is not None, "the host let a good job go"
-            wire.close_all(received[1])
+            let_go(received)
             reply = decode_reply(received[0])
             if not isinstance(reply, Update):
                 return reply
@@ -113,12 +118,12 @@ class Good:
             drawn = self.ask(Ask())
         assert isinstance(drawn, Drawn), drawn
         self.got += np.frombuffer(drawn.indices, np.int64).tolist()
-        wire.send(self.sock, encoder.encode(Finished(drawn.ticket, 0, len(drawn.indices) // 8)))
+        send_within(self.channel, 30, encoder.encode(Finished(drawn.ticket, 0, len(drawn.indices) // 8)))
         assert self.ask(Ping()) == Pong()
 
     def begin(self) -> None:
         self.epoch, self.got = self.epoch + 1, []
-        wire.send(self.sock, encoder.encode(Begin(self.epoch)))
+        send_within(self.channel, 30, encoder.encode(Begin(self.epoch)))
 
 
 class Rogue:
@@ -128,8 +133,8 @@ class Rogue:
         self.fuzz, self.chance = fuzz, fuzz.chance
         fuzz.number += 1
         self.token = f"rogue{fuzz.number}"
-        self.sock = fuzz.connect()
-        self.worker: socket.socket | None = None
+        self.channel = fuzz.connect()
+        self.worker: UnixChannel | None = None
         self.tickets: list[tuple[int, int, bytes]] = []
         self.epoch = -1
         self.tell(Hello(PROTOCOL, "job", os.getpid(), self.token))
@@ -147,23 +152,21 @@ class Rogue:
                 decoded=self.chance.choice(("d", "d", "", "d2")),
                 budget=self.chance.choice((1 << 20, 1 << 12, 0, 1 << 40)),
                 split=self.chance.choice((None, None, (0.0, 1.0, 0.0), (1.0, 1.0, 1.0))),
-                eviction=self.chance.choice(("auto", "lru", "none")), whole=self.chance.random() < 0.2,
+                eviction=self.chance.choice(("auto", "lru", "none")), collates=self.chance.random() < 0.2,
             )
         )  # fmt: skip
 
-    def tell(self, request: Request, *fds: int) -> None:
-        self.fuzz.send(self.sock, encoder.encode(request), fds)
+    def tell(self, request: Request, beside: bytes | None = None) -> None:
+        self.fuzz.send(self.channel, encoder.encode(request), beside)
 
     def listen(self) -> None:
         """Take in what came. The host is asked for nothing that it would have to be waited for."""
         with suppress(OSError):
-            while (received := wire.receive(self.sock, wire.REPLY_LIMIT)) is not None:
-                wire.close_all(received[1])
+            while (received := self.channel.receive(REPLY_LIMIT)) is not None:
+                let_go(received)
                 reply = decode_reply(received[0])
                 if reply == Joined(True):
-                    fd = wire.as_memfd(identities(self.samples).tobytes())
-                    self.tell(Identities(), fd)
-                    os.close(fd)
+                    self.tell(Identities(), identities(self.samples).tobytes())
                 elif isinstance(reply, Drawn):
                     self.tickets.append((reply.ticket, len(reply.indices) // 8, reply.grants))
 
@@ -206,9 +209,8 @@ class Rogue:
             )
             for _ in range(chance.randrange(3))
         }
-        fd = wire.as_memfd(write_progress(Bits.of(self.samples, given), steps))
-        self.tell(Begin(self.epoch, len(given), False, chance.randrange(6)), fd)
-        os.close(fd)
+        progress = write_progress(Bits.of(self.samples, given), steps)
+        self.tell(Begin(self.epoch, len(given), False, chance.randrange(6)), progress)
 
     def finish(self) -> None:
         chance = self.chance
@@ -221,8 +223,8 @@ class Rogue:
         if chance.random() < 0.05 and len(made):
             made[chance.randrange(len(made)), chance.randrange(4)] += chance.choice((1, 64, -64))
         report = Finished(ticket, first, count, made.tobytes() if chance.random() < 0.8 else b"")
-        sock = self.worker if self.worker is not None and chance.random() < 0.7 else self.sock
-        self.fuzz.send(sock, encoder.encode(report))
+        channel = self.worker if self.worker is not None and chance.random() < 0.7 else self.channel
+        self.fuzz.send(channel, encoder.encode(report))
 
 
 class Fuzz:
@@ -230,7 +232,7 @@ class Fuzz:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.open: list[socket.socket] = []
+        self.open: list[UnixChannel] = []
         self.number = 0
         self.tricks: list[Callable[[], None]] = [
             self.noise, self.nonsense, self.nonsense, self.damage, self.talk, self.talk, self.talk, self.crowd,
@@ -329,7 +331,7 @@ class Fuzz:
                 body=some((256, 256, 0, 1 << 40)),
                 batch_size=some((1, 8, 1000, 1 << 30)),
                 budget=some((1 << 20, 0, 1 << 48)),
-                whole=chance.random() < 0.2,
+                collates=chance.random() < 0.2,
             ),
             Identities,
             lambda: Begin(some((0, 1, 2)), some((0, 5)), chance.random() < 0.3, some((0, 0, 3))),
@@ -358,66 +360,65 @@ class Fuzz:
 
     # -- tricks ------------------------------------------------------------------------------------------------
 
-    def connect(self) -> socket.socket:
+    def connect(self) -> UnixChannel:
         """Another connection; the oldest go."""
         while len(self.open) > 100:
             self.open.pop(self.chance.randrange(len(self.open))).close()
-        sock = runtime.connect(30)
-        assert sock is not None, "there is no host"
-        sock.setblocking(False)
-        self.open.append(sock)
-        return sock
+        channel = runtime.connect(30)
+        assert channel is not None, "there is no host"
+        self.open.append(channel)
+        return channel
 
-    def send(self, sock: socket.socket, data: bytes, fds: tuple[int, ...] = ()) -> None:
+    def send(self, channel: UnixChannel, data: bytes, beside: bytes | Memory | None = None) -> None:
         with suppress(OSError):
-            wire.send(sock, data, fds)
+            channel.send(data, beside)
 
-    def introduced(self) -> socket.socket:
-        sock = self.connect()
+    def introduced(self) -> UnixChannel:
+        channel = self.connect()
         role = self.chance.choice(("job", "job", "worker", "control"))
         token = self.chance.choice(("good", "bad1")) if role == "worker" else f"bad{self.chance.randrange(4)}"
-        self.send(sock, encoder.encode(Hello(PROTOCOL, role, os.getpid(), token)))
+        self.send(channel, encoder.encode(Hello(PROTOCOL, role, os.getpid(), token)))
         if role == "job" and self.chance.random() < 0.8:
-            self.send(sock, encoder.encode(join(token)))
-            self.send(sock, encoder.encode(Begin(0)))
-        return sock
+            self.send(channel, encoder.encode(join(token)))
+            self.send(channel, encoder.encode(Begin(0)))
+        return channel
 
     def noise(self) -> None:
-        sock = self.chance.choice((self.connect, self.introduced))()
+        channel = self.chance.choice((self.connect, self.introduced))()
         for _ in range(3):
-            self.send(sock, self.chance.randbytes(self.chance.choice((1, 10, 1000, 70_000, 3 << 20))))
+            self.send(channel, self.chance.randbytes(self.chance.choice((1, 10, 1000, 70_000, 3 << 20))))
 
     def nonsense(self) -> None:
         """Requests of the right form, with anything in their fields."""
-        sock = self.introduced()
+        channel = self.introduced()
         for _ in range(4):
             fields = msgspec.to_builtins(self.request(), builtin_types=(bytes,))
             for at in range(1, len(fields)):
                 if self.chance.random() < 0.4:
                     fields[at] = self.anything()
             with suppress(OverflowError, msgspec.MsgspecError, ValueError):
-                self.send(sock, msgspec.msgpack.encode(fields))
+                self.send(channel, msgspec.msgpack.encode(fields))
 
     def damage(self) -> None:
         """Requests of which some bytes are others."""
-        sock = self.introduced()
+        channel = self.introduced()
         for _ in range(4):
             data = bytearray(encoder.encode(self.request()))
             for _ in range(self.chance.randrange(1, 4)):
                 data[self.chance.randrange(len(data))] = self.chance.randrange(256)
-            self.send(sock, bytes(data[: self.chance.randrange(1, len(data) + 1)]))
+            self.send(channel, bytes(data[: self.chance.randrange(1, len(data) + 1)]))
 
     def talk(self) -> None:
         """Requests as they should be, in an order in which they should not be, on old connections, too."""
-        sock = (
+        channel = (
             self.chance.choice(self.open) if self.open and self.chance.random() < 0.5 else self.introduced()
         )
         for _ in range(self.chance.randrange(1, 30)):
-            fds = (self.file(),) if self.chance.random() < 0.2 else ()
-            self.send(sock, encoder.encode(self.request()), fds)
-            wire.close_all(fds)
+            beside = Memory(self.file()) if self.chance.random() < 0.2 else None
+            self.send(channel, encoder.encode(self.request()), beside)
+            close_all(beside or ())
             if self.chance.random() < 0.3:
-                self.listen(sock)
+                self.listen(channel)
 
     def rogues(self) -> None:
         """Jobs that nearly do what they should."""
@@ -428,63 +429,64 @@ class Fuzz:
             self.chance.choice(self.jobs).act()
 
     @staticmethod
-    def listen(sock: socket.socket) -> None:
+    def listen(channel: UnixChannel) -> None:
         with suppress(Exception):
-            while (received := wire.receive(sock, wire.REPLY_LIMIT)) is not None:
-                wire.close_all(received[1])
+            while (received := channel.receive(REPLY_LIMIT)) is not None:
+                let_go(received)
 
     def crowd(self) -> None:
         """Many come at once, and some go."""
         with ExitStack() as stack:
             for _ in range(self.chance.randrange(5, 40)):
-                sock = runtime.connect(30)
-                assert sock is not None
-                stack.enter_context(sock)
+                channel = runtime.connect(30)
+                assert channel is not None
+                stack.enter_context(closing(channel))
                 if self.chance.random() < 0.5:
-                    self.send(sock, encoder.encode(self.request()))
+                    self.send(channel, encoder.encode(self.request()))
 
     def silence(self) -> None:
         """Some say nothing, or only who they are."""
         for _ in range(3):
-            sock = self.connect()
+            channel = self.connect()
             if self.chance.random() < 0.5:
-                self.send(sock, encoder.encode(Hello(PROTOCOL, "job", 1, f"mute{self.chance.randrange(9)}")))
+                self.send(
+                    channel, encoder.encode(Hello(PROTOCOL, "job", 1, f"mute{self.chance.randrange(9)}"))
+                )
 
     def deaf(self) -> None:
         """Somebody asks and never reads."""
-        sock, request = self.connect(), self.chance.choice((Ping(), GetStatus()))
+        channel, request = self.connect(), self.chance.choice((Ping(), GetStatus()))
         role = "job" if isinstance(request, Ping) else "control"
-        self.send(sock, encoder.encode(Hello(PROTOCOL, role, 1, "deaf")))
+        self.send(channel, encoder.encode(Hello(PROTOCOL, role, 1, "deaf")))
         for _ in range(300):
-            self.send(sock, encoder.encode(request))
+            self.send(channel, encoder.encode(request))
 
     def halves(self) -> None:
         """Connections of which one direction is closed, and requests whose files end early or are missing."""
-        sock = self.introduced()
+        channel = self.introduced()
         with suppress(OSError):
-            sock.shutdown(self.chance.choice((socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR)))
-        self.send(sock, encoder.encode(Ping()))
+            channel.sock.shutdown(self.chance.choice((socket.SHUT_RD, socket.SHUT_WR, socket.SHUT_RDWR)))
+        self.send(channel, encoder.encode(Ping()))
         other = self.connect()
         token = f"half{self.chance.randrange(3)}"
         self.send(other, encoder.encode(Hello(PROTOCOL, "job", 1, token)))
         self.send(other, encoder.encode(join(token, dataset=f"half{self.chance.randrange(99)}", samples=50)))
-        fd = wire.as_memfd(bytes(self.chance.choice((0, 1, 799, 800, 801))) + b"")
-        self.send(other, encoder.encode(Identities()), self.chance.choice(((fd,), (), (fd, fd))))
-        os.close(fd)
+        table = bytes(self.chance.choice((0, 1, 799, 800, 801)))
+        self.send(other, encoder.encode(Identities()), self.chance.choice((table, None)))
 
     def descriptors(self) -> None:
         """Files where none belong, and more of them than there may be."""
-        sock = self.introduced()
+        channel = self.introduced()
         fds = [self.file() for _ in range(self.chance.choice((1, 2, 16, 17, 18, 60)))]
         data = self.chance.choice((b"", b"x", encoder.encode(Identities()), encoder.encode(Begin(0))))
         with suppress(OSError):
             rights = np.array(fds, np.int32).tobytes()
-            sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
-        wire.close_all(fds)
+            channel.sock.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)])
+        close_all(fds)
 
     def close(self) -> None:
-        for sock in self.open:
-            sock.close()
+        for channel in self.open:
+            channel.close()
         self.open.clear()
         self.jobs.clear()
 
@@ -536,7 +538,7 @@ def test_nobody_can_bring_the_host_down(place: Path, start: Start, fuzz: Fuzz) -
 
     assert wait_until(alone, 20), f"seed {SEED}: {control.status(30)}"
     assert host.num_fds() <= files + 1, f"seed {SEED}: descriptors were left open"
-    good.sock.close()
+    good.channel.close()
     assert control.stop()
     # What it was sent it may complain about, and about nothing else.
     expected = ("ProtocolError", "ValidationError", "DecodeError", "UnicodeDecodeError")

@@ -75,7 +75,7 @@ def test_killed_while_user_code_sets_workers_up(tmp_path):
         import headrace as hr
 
         def init(worker):
-            print("setting up", flush=True)
+            print("setting up\\n", end="", flush=True)  # in one piece: two workers say so
             time.sleep(1000)
 
         source = hr.synthetic.source(100, shape=(4,))

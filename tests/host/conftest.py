@@ -7,12 +7,11 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
 
-from headrace.engine import wire
 from headrace.host import runtime
 
 
@@ -25,10 +24,10 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     yield home
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(home))
     with suppress(Exception):
-        sock = runtime.connect(1.0)
-        if sock is not None:
-            with sock:
-                pid = wire.peer_pid(sock)
+        channel = runtime.connect(1.0)
+        if channel is not None:
+            with closing(channel):
+                pid = channel.peer.pid
             if pid != os.getpid():
                 os.kill(pid, signal.SIGKILL)
     shutil.rmtree(directory, ignore_errors=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import select
 import sys
 import time
 
+from headrace.channel.channel import wait
 from headrace.host import runtime
 
 
@@ -22,10 +22,10 @@ def main() -> int:
     kept = []
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and claimed.in_place():
-        select.select([claimed.listener], [], [], 1.0)
-        sock = claimed.accept()
-        if sock is not None:
-            kept.append(sock)
+        wait(claimed.fileno(), 1.0)
+        channel = claimed.accept()
+        if channel is not None:
+            kept.append(channel)
     return 0
 
 

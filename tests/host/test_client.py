@@ -17,9 +17,10 @@ import pytest
 from torch.utils.data import default_collate
 
 import headrace as hr
+from headrace.channel.channel import wait
+from headrace.channel.unix import close_all
 from headrace.coordinate.protocol import MOST_ROWS, Join
 from headrace.core.errors import HostUnavailable, OptionError
-from headrace.engine import wire
 from headrace.host import control, runtime
 from headrace.host.client import SharedClient
 from headrace.sampling import Draw
@@ -69,8 +70,8 @@ def rest_of_epoch(client: SharedClient) -> list[int]:
 
 
 def host_of(client: SharedClient) -> int:
-    assert client._sock is not None
-    return wire.peer_pid(client._sock)
+    assert client._channel is not None
+    return client._channel.peer.pid
 
 
 def test_a_host_that_is_killed_as_it_starts_is_started_again(
@@ -123,7 +124,7 @@ def test_a_host_that_cannot_be_ended_is_done_without_and_gives_nothing_twice(
 ) -> None:
     """One in another container, say. When it goes on, it sees that jobs have given it up, and goes."""
     monkeypatch.setenv("HEADRACE_HOST_PATIENCE", "3")
-    monkeypatch.setattr(runtime, "depose", lambda sock: False)
+    monkeypatch.setattr(runtime, "depose", lambda channel: False)
     with opened(terms("token", 64)) as client:
         pid = host_of(client)
         client.begin(0, explicit=False)
@@ -157,7 +158,7 @@ def test_a_job_that_stood_still_itself_does_not_blame_its_host(place: Path) -> N
         pid = host_of(client)
         client.begin(0, explicit=False)
         client.ask()
-        assert wire.wait(client.fileno(), 20)
+        assert wait(client.fileno(), 20)
         client._heard = client._pinged = time.monotonic() - 3600
         client.pump()
         assert client.has_draws and host_of(client) == pid and not client.takeovers
@@ -227,9 +228,9 @@ def test_a_host_without_descriptors_serves_those_who_are_in_and_takes_others_lat
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
         with opened(terms("late", 64)) as late:
             assert host_of(late) == pid
-        for sock in waiting:
-            assert sock is not None
-            sock.close()
+        for channel in waiting:
+            assert channel is not None
+            channel.close()
         assert log.read_text().count("nobody is let in") < 60, "it rests between two tries"
 
 
@@ -266,7 +267,7 @@ def many_descriptors() -> Iterator[None]:
             held.append(os.dup(held[0]))
         yield
     finally:
-        wire.close_all(held)
+        close_all(held)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 

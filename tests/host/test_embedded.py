@@ -112,7 +112,7 @@ def deliver(host, count=None):
         batch = host.next_batch(60)
         if batch is None:
             break
-        found.append(batch.drawn.indices.tolist())
+        found.append(batch.draw.indices.tolist())
         host.slots.put_back(batch.slot)
     return found
 
@@ -137,8 +137,8 @@ def test_rows_stand_in_the_slot(build, kind):
     source = hr.synthetic.source(40, shape=(4,))
     while (batch := host.next_batch(60)) is not None:
         lease = host.slots.lease(batch.slot)
-        rows = np.frombuffer(lease, np.uint8, len(batch.drawn.indices) * 4).reshape(-1, 4)
-        assert [bytes(row) for row in rows] == [source.content(i) for i in batch.drawn.indices.tolist()]
+        rows = np.frombuffer(lease, np.uint8, len(batch.draw.indices) * 4).reshape(-1, 4)
+        assert [bytes(row) for row in rows] == [source.content(i) for i in batch.draw.indices.tolist()]
         del rows, lease
 
 
@@ -163,7 +163,7 @@ def test_a_timeout_is_kept_and_loses_nothing(build):
         except TimeoutError:
             late += 1
             continue
-        found.append(batch.drawn.indices.tolist())
+        found.append(batch.draw.indices.tolist())
         host.slots.put_back(batch.slot)
     assert late > 0
     assert found == expected(shuffle=False)
@@ -384,11 +384,11 @@ def test_room_that_runs_out_costs_no_batch(build, monkeypatch):
         return real(nbytes, **options)
 
     monkeypatch.setattr(host.arena, "allocate", allocate)
-    found = [batch.drawn.indices.tolist() for batch in kept]
+    found = [batch.draw.indices.tolist() for batch in kept]
     with pytest.raises(OutOfSharedMemory):
         while True:
             kept.append(host.next_batch(60))
-            found.append(kept[-1].drawn.indices.tolist())
+            found.append(kept[-1].draw.indices.tolist())
     full[0] = False
     assert found + deliver(host) == expected(size=80)
 
@@ -412,7 +412,7 @@ def test_a_sampler_that_raises_costs_no_batch(build):
         except ArithmeticError:
             errors += 1
             continue
-        found.append(batch.drawn.indices.tolist())
+        found.append(batch.draw.indices.tolist())
         host.slots.put_back(batch.slot)
     assert errors == 1
     assert found == expected()

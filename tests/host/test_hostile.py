@@ -16,8 +16,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from headrace.channel import unix
+from headrace.channel.channel import Channel, Memory, receive_within
 from headrace.coordinate.events import Answer, Asked, Began, Came, Done, Event, Ticked, WasIdle
-from headrace.coordinate.messages import Spent, encoder
+from headrace.coordinate.messages import encoder
 from headrace.coordinate.protocol import (
     MOST_ASKS,
     MOST_ROWS,
@@ -38,9 +40,9 @@ from headrace.coordinate.protocol import (
     Welcome,
 )
 from headrace.core.forms import Form
-from headrace.engine import wire
-from headrace.host import connections, control, runtime, service
+from headrace.host import connections, control, runtime, service, switchboard
 from headrace.host.client import SharedClient
+from headrace.planning import Spent
 from tests.host.test_service import SAMPLES, Caller, host, identities, idle_until_filled, join, terms
 from tests.loader.helpers import wait_until
 
@@ -55,16 +57,16 @@ def _serves_on(host: service.Service) -> Iterator[None]:
         job.tell(Begin(0))
         assert isinstance(job.ask(Ask()), Drawn)
     assert control.status() is not None
-    assert host._failures == 0
+    assert host.requests.failures == 0
 
 
 def changed(**terms_: object) -> Join:
     return msgspec.structs.replace(terms("token", SAMPLES), **terms_)
 
 
-def refused(caller: Caller, request: Request, fd: int | None = None) -> str:
+def refused(caller: Caller, request: Request, beside: bytes | Memory | None = None) -> str:
     """The connection ends; why."""
-    answer = caller.ask(request, fd)
+    answer = caller.ask(request, beside)
     assert isinstance(answer, Refused), answer
     assert caller.heard() is None
     return answer.reason
@@ -91,9 +93,7 @@ def test_a_batch_of_many_samples_is_drawn_like_any_other(host: service.Service, 
             terms("large", samples), batch_size=samples, sampling=sampling, budget=1 << 30
         )
         assert job.ask(asked) == Joined(True)
-        fd = wire.as_memfd(identities(samples).tobytes())
-        assert job.ask(Identities(), fd) == Joined(False)
-        os.close(fd)
+        assert job.ask(Identities(), identities(samples).tobytes()) == Joined(False)
         for shelf in host.commons.state.pool.shelves.values():
             shelf.learn([64])  # else only few would be granted memory at first
         job.tell(Begin(0, explicit=sampling == "uniform"))
@@ -197,15 +197,11 @@ def test_a_step_that_nobody_drew_cannot_be_claimed(host: service.Service) -> Non
     with closing(ranks[0]), closing(ranks[1]):
         asked = changed(group="ranks", world_size=2)
         assert ranks[0].ask(asked) == Joined(True)
-        fd = wire.as_memfd(identities(SAMPLES).tobytes())
-        assert ranks[0].ask(Identities(), fd) == Joined(False)
-        os.close(fd)
+        assert ranks[0].ask(Identities(), identities(SAMPLES).tobytes()) == Joined(False)
         assert ranks[1].ask(msgspec.structs.replace(asked, rank=1)) == Joined(False)
         ranks[0].tell(Begin(0))
         assert isinstance(ranks[0].ask(Ask()), Drawn)
-        fd = wire.as_memfd(bytes(8 * -(-SAMPLES // 64)))
-        wire.send(ranks[1].sock, encoder.encode(Begin(0, 0, False, 7)), (fd,))
-        os.close(fd)
+        ranks[1].tell(Begin(0, 0, False, 7), bytes(8 * -(-SAMPLES // 64)))
         assert isinstance(ranks[1].heard(), Refused)
         assert isinstance(ranks[0].ask(Ask()), Drawn)
 
@@ -218,13 +214,15 @@ def test_a_file_of_holes_is_not_read(host: service.Service, what: str, size: int
         if what == "identities":
             with closing(Caller("job")) as job:
                 assert job.ask(changed(dataset="large", samples=size // 16)) == Joined(True)
-                refused(job, Identities(), fd)
+                refused(job, Identities(), Memory(fd))
         elif what == "progress":
             with closing(join()) as job:
-                refused(job, Begin(0, 1, False, 1), fd)
+                refused(job, Begin(0, 1, False, 1), Memory(fd))
         else:
             with closing(join()) as job:
-                job.sock.sendmsg([b""], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fd.to_bytes(4, "little"))])
+                job.channel.sock.sendmsg(
+                    [b""], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fd.to_bytes(4, "little"))]
+                )
                 assert isinstance(job.heard(), Refused)
     finally:
         os.close(fd)
@@ -234,9 +232,7 @@ def test_a_file_of_holes_is_not_read(host: service.Service, what: str, size: int
 def test_identities_of_another_number_of_samples_are_refused(host: service.Service, count: int) -> None:
     with closing(Caller("job")) as job:
         assert job.ask(changed(dataset="new")) == Joined(True)
-        fd = wire.as_memfd(identities(count).tobytes())
-        refused(job, Identities(), fd)
-        os.close(fd)
+        refused(job, Identities(), identities(count).tobytes())
     assert "new" not in host.commons.state.universe.datasets
 
 
@@ -266,11 +262,10 @@ def test_a_worker_has_one_fill_however_it_reports(host: service.Service) -> None
 
 
 def test_who_does_not_say_who_it_is_has_to_go(host: service.Service, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(service, "_HELLO", 0.1)
+    monkeypatch.setattr(switchboard, "_HELLO", 0.1)
     with closing(runtime.connect()) as silent:
-        silent.settimeout(20)
-        assert wire.receive(silent) is None
-    assert wait_until(lambda: not host.connections)
+        assert receive_within(silent, 20) is None
+    assert wait_until(lambda: not host.switchboard.connections)
 
 
 @pytest.mark.parametrize("request_", [Ping(), Idle()])
@@ -279,32 +274,35 @@ def test_who_never_reads_has_to_go(
 ) -> None:
     """A reply that nobody reads takes memory."""
     monkeypatch.setattr(connections, "_MOST_UNSENT", 50)
-    monkeypatch.setattr(wire, "widen", lambda sock: None)
+    monkeypatch.setattr(unix, "widen", lambda sock: None)
     with closing(join()) as job:
         job.tell(Begin(0))
         caller = job if isinstance(request_, Ping) else Caller("worker")
+        workers = host.requests.members.workers
         with contextlib.suppress(OSError), closing(caller):
             for _ in range(20_000):
+                given = host.commons.state.next_ticket
                 caller.tell(request_)
                 if isinstance(request_, Idle):
-                    caller.tell(Finished(host.commons.state.next_ticket - 1, 0, 8))
+                    while host.commons.state.next_ticket == given and any(workers.values()):
+                        time.sleep(0)
+                    caller.tell(Finished(given, 0, 8))
             raise AssertionError("it could go on for ever")
-    assert wait_until(lambda: not host.connections)
+    assert wait_until(lambda: not host.switchboard.connections)
 
 
 def test_a_process_has_no_more_connections_than_it_may(
     host: service.Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "MOST_OF_ONE", 8)
+    monkeypatch.setattr(switchboard, "MOST_OF_ONE", 8)
     callers = [Caller("control") for _ in range(8)]
     with closing(runtime.connect()) as one_more:
-        one_more.settimeout(20)
-        received = wire.receive(one_more)
+        received = receive_within(one_more, 20)
         assert received is not None and b"too many connections" in received[0]
-        assert wire.receive(one_more) is None
+        assert receive_within(one_more, 20) is None
     for caller in callers:
         caller.close()
-    assert wait_until(lambda: not host.connections)
+    assert wait_until(lambda: not host.switchboard.connections)
 
 
 @pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
@@ -312,24 +310,24 @@ def test_who_cannot_be_let_in_waits(
     host: service.Service, monkeypatch: pytest.MonkeyPatch, number: int, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Those who are in are served meanwhile, and the host does not run in circles."""
-    monkeypatch.setattr(service, "_REST", 0.3)
+    monkeypatch.setattr(switchboard, "_REST", 0.3)
     tries: list[float] = []
-    accept = host._claimed.accept
+    listener = host.switchboard.listener
+    accept = listener.accept
 
-    def fail() -> socket.socket | None:
+    def fail() -> Channel | None:
         tries.append(time.monotonic())
         if len(tries) <= 2:
             raise OSError(number, os.strerror(number))
         return accept()
 
     with closing(join()) as job:
-        monkeypatch.setattr(host._claimed, "accept", fail)
+        monkeypatch.setattr(listener, "accept", fail)
         with closing(runtime.connect()) as waiting:
-            waiting.settimeout(20)
             assert wait_until(lambda: bool(tries))
             assert job.ask(Ping()) == Pong()
-            wire.send(waiting, encoder.encode(Hello(PROTOCOL, "control", os.getpid())))
-            assert wire.receive(waiting) is not None
+            waiting.send(encoder.encode(Hello(PROTOCOL, "control", os.getpid())))
+            assert receive_within(waiting, 20) is not None
     assert len(tries) < 10
     assert "nobody is let in" in capfd.readouterr().err
 
@@ -379,7 +377,7 @@ def test_a_host_that_keeps_failing_makes_way(
     monkeypatch.setattr(host.commons, "handle", fail)
     with closing(join()) as job:
         assert wait_until(lambda: job.ask(Ping()) == Pong() and len(ticks) > 5)
-    assert not host._stop
+    assert not host.requests.stopping
 
 
 def test_the_log_neither_grows_without_end_nor_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -396,7 +394,7 @@ def test_the_log_neither_grows_without_end_nor_fails(monkeypatch: pytest.MonkeyP
         connections.log("no room")
     finally:
         os.dup2(kept, 2)
-        wire.close_all([kept, fd, full])
+        unix.close_all([kept, fd, full])
     text = path.read_text()
     assert 0 < len(text) < 11_000 and "\x00" not in text and "line 999" in text
 
@@ -437,7 +435,7 @@ def test_a_job_that_comes_back_has_its_workers_and_what_they_read_stays(host: se
     assert wait_until(lambda: not host.commons.state.tickets), "the worker is not taken for another job's"
     again.close()
     worker.close()
-    assert wait_until(lambda: not read() and not host.workers)
+    assert wait_until(lambda: not read() and not host.requests.members.workers)
     job.close()
 
 
@@ -449,9 +447,7 @@ def test_hundreds_of_datasets_with_long_names_are_told_and_forgotten(host: servi
             assert job.ask(asked) == Joined(True)
             table = identities(2).copy()
             table.view(np.uint64)[:] += np.uint64(1000 * number)
-            fd = wire.as_memfd(table.tobytes())
-            assert job.ask(Identities(), fd) == Joined(False)
-            os.close(fd)
+            assert job.ask(Identities(), table.tobytes()) == Joined(False)
             if number % 100 == 50:
                 status = control.status()
                 assert status is not None and any(one.name == label for one in status.datasets)
@@ -470,9 +466,9 @@ def test_a_client_does_without_descriptors_for_a_while(
         client.open(terms("second", samples=8))
         client.begin(0, explicit=False)
         with monkeypatch.context() as patch:
-            patch.setattr(wire, "make_socket", none_left)
-            assert client._sock is not None
-            client._sock.shutdown(socket.SHUT_RDWR)
+            patch.setattr(unix, "make_socket", none_left)
+            assert client._channel is not None
+            client._channel.shut()
             with pytest.warns(UserWarning, match="goes on alone"):
                 client.pump()
         assert client.alone
@@ -485,4 +481,4 @@ def test_a_client_does_without_descriptors_for_a_while(
 
 def test_welcome_is_what_jobs_and_workers_get(host: service.Service) -> None:
     with closing(join()), closing(Caller("worker")) as worker:
-        assert worker.answer == Welcome(host.commons.state.instance, host.span)
+        assert worker.answer == Welcome(host.commons.state.instance, host.memory.span)

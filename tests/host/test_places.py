@@ -115,7 +115,7 @@ class Bench:
         wrapper = RowWrapper(self.layout)
         while (batch := self.host.next_batch(60)) is not None:
             lease = self.slots.lease(batch.slot)  # type: ignore[arg-type]
-            rows = len(batch.drawn.indices)
+            rows = len(batch.draw.indices)
             yield lease, batch, wrapper.wrap(lease, rows, rows)
             del lease
 
@@ -154,9 +154,9 @@ def test_batches_are_delivered_as_they_should_be(bench: Bench) -> None:
     seen: list[int] = []
     for lease, batch, (rows, labels) in bench.batches():
         assert batch.slot.memory is bench.place.memory is lease.memory
-        assert torch.equal(rows, bench.expected(batch.drawn.indices))
+        assert torch.equal(rows, bench.expected(batch.draw.indices))
         assert len(labels) == len(rows)
-        seen += batch.drawn.indices.tolist()
+        seen += batch.draw.indices.tolist()
     assert sorted(seen) == list(range(SAMPLES))
 
 
@@ -174,7 +174,7 @@ def test_what_is_kept_is_not_written_over_and_the_rest_is_used_again(bench: Benc
     for epoch in range(4):
         for number, (lease, batch, (rows, labels)) in enumerate(bench.batches()):
             if epoch == 1 and number % 2:
-                kept.append((bench.expected(batch.drawn.indices), rows))
+                kept.append((bench.expected(batch.draw.indices), rows))
             else:
                 rows.fill_(0)
             del lease, rows, labels
@@ -194,7 +194,7 @@ def test_a_slot_waits_for_its_event(bench: Bench) -> None:
     for number in range(2):
         lease, batch, value = next(batches)
         lease.until(SimpleNamespace(query=lambda number=number: number in happened, synchronize=lambda: None))
-        awaited.append((batch.slot, bench.expected(batch.drawn.indices)))
+        awaited.append((batch.slot, bench.expected(batch.draw.indices)))
         del lease, batch, value
     for lease, batch, (rows, labels) in batches:
         assert batch.slot not in [slot for slot, _ in awaited]

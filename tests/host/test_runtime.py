@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -21,10 +20,11 @@ from typing import Any
 import psutil
 import pytest
 
+from headrace.channel.channel import receive_within
+from headrace.channel.unix import UnixChannel, close_all, make_socket
 from headrace.core.errors import HeadraceError, HostUnavailable
-from headrace.engine import wire
 from headrace.host import launch, runtime
-from tests.engine.test_wire import open_fds
+from tests.channel.descriptors import open_fds
 from tests.loader.helpers import wait_until
 
 STANDIN = [sys.executable, str(Path(__file__).with_name("standin.py"))]
@@ -47,11 +47,11 @@ def claim() -> Iterator[runtime.Claimed]:
         yield claimed
 
 
-def connect(timeout: float = 5.0) -> socket.socket:
-    """A connection to the host that must be there."""
-    sock = runtime.connect(timeout)
-    assert sock is not None
-    return sock
+def connect(timeout: float = 5.0) -> UnixChannel:
+    """A channel to the host that must be there."""
+    channel = runtime.connect(timeout)
+    assert channel is not None
+    return channel
 
 
 def as_nobody(action: Any) -> int:
@@ -117,7 +117,7 @@ def test_the_session_of_another_user_is_passed_by(place: Path, monkeypatch: pyte
 def test_a_relative_directory_is_that_of_this_process(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place.parent)
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", "run")
-    with runtime.find_or_start(command=STANDIN):
+    with closing(runtime.find_or_start(command=STANDIN)):
         assert (place / "host.sock").is_socket()
 
 
@@ -201,7 +201,7 @@ def test_names_that_others_took_first_stop_nobody(
             assert found == str(commons[taken + 1] / name)
             os.rmdir(found)
     assert found is not None and found.startswith(f"{home}/.headrace-")
-    with pytest.warns(UserWarning, match="is used instead"), claim(), connect():
+    with pytest.warns(UserWarning, match="is used instead"), claim(), closing(connect()):
         pass
 
 
@@ -217,7 +217,7 @@ def test_paths_up_to_the_systems_limit_work_and_longer_ones_are_refused(
 ) -> None:
     longest = str(place.parent / ("x" * 200))[: 107 - len("/host.sock")]
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", longest)
-    with claim(), connect():
+    with claim(), closing(connect()):
         pass
     monkeypatch.setenv("HEADRACE_RUNTIME_DIR", longest + "y")
     refuse("too long")
@@ -262,17 +262,15 @@ def test_a_connection_carries_messages_both_ways(place: Path) -> None:
     with claim() as claimed:
         assert claimed.accept() is None
         client = connect()
-        assert client.getblocking()
         server = claimed.accept()
         assert server is not None
-        with client, server:
-            assert not server.getblocking()
-            assert wire.peer_pid(server) == wire.peer_pid(client) == os.getpid()
-            wire.send(client, b"hello")
-            assert wire.receive(server) == (b"hello", [])
+        with closing(client), closing(server):
+            assert server.peer.pid == client.peer.pid == os.getpid()
+            client.send(b"hello")
+            assert server.receive() == (b"hello", None)
             claimed.close()
-            wire.send(server, b"still here")
-            assert wire.receive(client) == (b"still here", [])
+            server.send(b"still here")
+            assert client.receive() == (b"still here", None)
 
 
 def test_a_claim_leaves_no_descriptor(place: Path) -> None:
@@ -313,7 +311,7 @@ def test_a_host_whose_files_were_cleaned_away_notices(place: Path) -> None:
             assert new.in_place() and not old.in_place()
             old.close()  # must not take the other's socket with it
             assert new.in_place()
-            with connect():
+            with closing(connect()):
                 pass
 
 
@@ -324,8 +322,8 @@ def test_a_host_that_takes_no_connections(place: Path) -> None:
             for _ in range(runtime.BACKLOG + 2):
                 waiting.append(connect(0.05))  # noqa: PERF401
         assert len(waiting) >= runtime.BACKLOG
-    for sock in waiting:
-        sock.close()
+    for channel in waiting:
+        channel.close()
 
 
 @as_root
@@ -335,14 +333,14 @@ def test_another_user_is_turned_away(place: Path) -> None:
             path.chmod(0o777)
 
         def knock() -> int:
-            with wire.make_socket() as sock:
+            with make_socket() as sock:
                 sock.connect(claimed.path)
                 return 7
 
         assert as_nobody(knock) == 7
         assert claimed.accept() is None
         place.chmod(0o700)
-        with connect():
+        with closing(connect()):
             assert claimed.accept() is not None
 
 
@@ -355,7 +353,7 @@ def test_the_host_of_another_user_is_not_believed(place: Path) -> None:
     if not pid:
         try:
             os.close(end)
-            with wire.make_socket() as sock:
+            with make_socket() as sock:
                 sock.bind(str(place / "host.sock"))
                 os.setuid(NOBODY)
                 sock.listen()
@@ -370,7 +368,7 @@ def test_the_host_of_another_user_is_not_believed(place: Path) -> None:
     finally:
         os.close(end)
         os.waitpid(pid, 0)
-        wire.close_all([listening, told, over])
+        close_all([listening, told, over])
 
 
 # -- starting it ----------------------------------------------------------------------------------------------
@@ -379,38 +377,38 @@ def test_the_host_of_another_user_is_not_believed(place: Path) -> None:
 def test_several_starters_get_one_host(place: Path) -> None:
     barrier = threading.Barrier(4)
 
-    def start(_: int) -> socket.socket:
+    def start(_: int) -> UnixChannel:
         barrier.wait()
         return runtime.find_or_start(command=STANDIN)
 
     with ThreadPoolExecutor(4) as pool:
         connections = list(pool.map(start, range(4)))
-    hosts = {wire.peer_pid(sock) for sock in connections}
+    hosts = {channel.peer.pid for channel in connections}
     assert len(hosts) == 1
-    with runtime.find_or_start(command=["/nothing/is/started"]) as another:
-        assert wire.peer_pid(another) in hosts
+    with closing(runtime.find_or_start(command=["/nothing/is/started"])) as another:
+        assert another.peer.pid in hosts
     assert (place / "host.log").read_text().count("listening") == 1
-    for sock in connections:
-        sock.close()
+    for channel in connections:
+        channel.close()
 
 
 @pytest.mark.faults
 def test_after_a_kill_the_next_host_takes_its_place(place: Path) -> None:
-    with runtime.find_or_start(command=STANDIN) as sock:
-        first = wire.peer_pid(sock)
+    with closing(runtime.find_or_start(command=STANDIN)) as channel:
+        first = channel.peer.pid
         os.kill(first, signal.SIGKILL)
-        assert wire.receive(sock) is None
+        assert receive_within(channel, 20) is None
     assert wait_until(lambda: gone(first))
     assert (place / "host.sock").exists()
     assert runtime.connect() is None
-    with runtime.find_or_start(command=STANDIN) as sock:
-        second = wire.peer_pid(sock)
+    with closing(runtime.find_or_start(command=STANDIN)) as channel:
+        second = channel.peer.pid
         assert second != first
         assert runtime.claim() is None
         os.kill(second, signal.SIGKILL)
-        assert wire.receive(sock) is None
+        assert receive_within(channel, 20) is None
     assert wait_until(lambda: gone(second))
-    with claim(), connect():
+    with claim(), closing(connect()):
         pass
 
 
@@ -421,9 +419,9 @@ def test_the_host_is_on_its_own(place: Path) -> None:
     place.mkdir(0o700)
     with (place / "inherited").open("w") as file:
         os.set_inheritable(file.fileno(), True)
-        sock = runtime.find_or_start(command=STANDIN)
-    with sock:
-        host = wire.peer_pid(sock)
+        channel = runtime.find_or_start(command=STANDIN)
+    with closing(channel):
+        host = channel.peer.pid
         assert {child.pid for child in me.children(recursive=True)} == children
         assert psutil.Process(host).ppid() != os.getpid()
         assert os.getsid(host) not in (os.getsid(0), host)
@@ -439,12 +437,11 @@ def test_the_host_is_on_its_own(place: Path) -> None:
 def test_the_host_ignores_no_signal_because_its_job_did(place: Path) -> None:
     code = f"""
     import signal
-    from headrace.engine import wire
     from headrace.host import runtime
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGUSR1])
-    print(wire.peer_pid(runtime.find_or_start(command={STANDIN!r})))
+    print(runtime.find_or_start(command={STANDIN!r}).peer.pid)
     """
     host = int(subprocess.run(python(code), capture_output=True, check=True, timeout=60).stdout)
     # The job has ended, and the host lives on.
@@ -525,21 +522,21 @@ def test_a_host_on_its_way_out_is_waited_for(place: Path) -> None:
             assert wait_until(lambda: log.exists() and "made way" in log.read_text())
         finally:
             os.close(lock)
-        with found.result(60) as sock:
-            assert f"listening {wire.peer_pid(sock)}" in log.read_text()
+        with closing(found.result(60)) as channel:
+            assert f"listening {channel.peer.pid}" in log.read_text()
 
 
 def test_a_long_log_is_begun_anew(place: Path) -> None:
     place.mkdir(0o700)
     log = place / "host.log"
     log.write_text("x" * (1 << 20))
-    with runtime.find_or_start(command=STANDIN) as sock:
+    with closing(runtime.find_or_start(command=STANDIN)) as channel:
         assert log.stat().st_size > 1 << 20
-        host = wire.peer_pid(sock)
+        host = channel.peer.pid
         os.kill(host, signal.SIGKILL)
-        assert wire.receive(sock) is None
+        assert receive_within(channel, 20) is None
     assert wait_until(lambda: gone(host))
-    with runtime.find_or_start(command=STANDIN):
+    with closing(runtime.find_or_start(command=STANDIN)):
         assert log.stat().st_size < 100
 
 

@@ -1,4 +1,4 @@
-"""The shared host's loop in a thread of the test, with jobs and workers that are bare sockets."""
+"""The shared host's loop in a thread of the test, with jobs and workers that are bare channels."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from headrace.channel.channel import Memory, receive_within, send_within
+from headrace.channel.unix import close_all
 from headrace.coordinate.draw_client import DrawClient
 from headrace.coordinate.messages import Order, encoder
 from headrace.coordinate.protocol import (
@@ -35,7 +37,6 @@ from headrace.coordinate.protocol import (
 from headrace.coordinate.shared_directory import SharedDirectory
 from headrace.core.errors import HostUnavailable
 from headrace.core.forms import CACHEABLE, Form
-from headrace.engine import wire
 from headrace.host import control, runtime, service
 from headrace.host.client import SharedClient
 from headrace.sampling import Draw, Lookup
@@ -62,28 +63,28 @@ class Caller:
     """A connection to the host."""
 
     def __init__(self, role: str, token: str = "token", version: int = PROTOCOL) -> None:
-        sock = runtime.connect()
-        assert sock is not None
-        self.sock = sock
-        self.sock.settimeout(20)
+        channel = runtime.connect()
+        assert channel is not None
+        self.channel = channel
         self.answer = self.ask(Hello(version, role, os.getpid(), token))
 
-    def tell(self, request: Request) -> None:
-        wire.send(self.sock, encoder.encode(request))
+    def tell(self, request: Request, beside: bytes | Memory | None = None) -> None:
+        send_within(self.channel, 20, encoder.encode(request), beside)
 
     def heard(self) -> object:
-        received = wire.receive(self.sock)
+        received = receive_within(self.channel, 20)
         if received is None:
             return None
-        wire.close_all(received[1])
+        if received[1] is not None:
+            received[1].close()
         return decode_reply(received[0])
 
-    def ask(self, request: Request, fd: int | None = None) -> object:
-        wire.send(self.sock, encoder.encode(request), () if fd is None else (fd,))
+    def ask(self, request: Request, beside: bytes | Memory | None = None) -> object:
+        self.tell(request, beside)
         return self.heard()
 
     def close(self) -> None:
-        self.sock.close()
+        self.channel.close()
 
 
 def identities(samples: int) -> NDArray[np.uint8]:
@@ -106,9 +107,7 @@ def join(token: str = "token", *, samples: int = SAMPLES) -> Caller:
     assert isinstance(job.answer, Welcome)
     answer = job.ask(terms(token, samples))
     if answer == Joined(True):
-        fd = wire.as_memfd(identities(samples).tobytes())
-        answer = job.ask(Identities(), fd)
-        os.close(fd)
+        answer = job.ask(Identities(), identities(samples).tobytes())
     assert answer == Joined(False)
     return job
 
@@ -177,14 +176,14 @@ def test_what_workers_said_counts_although_their_job_hung_up_before(
     grants = np.frombuffer(drawn.grants, np.int64).reshape(-1, 4)
     row, form, offset, _ = grants[grants[:, 1] == int(Form.DECODED)][0].tolist()
     held, go_on = threading.Event(), threading.Event()
-    accept = host._accept
+    accept = host.switchboard._accept
 
     def hold() -> None:
         held.set()
         go_on.wait(20)
         accept()
 
-    monkeypatch.setattr(host, "_accept", hold)
+    monkeypatch.setattr(host.switchboard, "_accept", hold)
     with closing(runtime.connect()):
         assert held.wait(20)
         job.close()
@@ -206,7 +205,7 @@ def test_a_job_that_ends_is_noticed_although_another_process_holds_its_connectio
     if not pid:
         try:
             child = join("child")
-            socket.send_fds(theirs, [b"x"], [child.sock.fileno()])
+            socket.send_fds(theirs, [b"x"], [child.channel.fileno()])
             theirs.recv(1)
         finally:
             os._exit(0)
@@ -216,17 +215,17 @@ def test_a_job_that_ends_is_noticed_although_another_process_holds_its_connectio
         mine.send(b"x")
         os.waitpid(pid, 0)
         assert wait_until(lambda: not host.commons.state.jobs)
-        wire.close_all(held)
+        close_all(held)
 
 
 def test_a_host_that_is_not_found_any_more_ends_with_its_last_job(host: service.Service, place: Path) -> None:
     job = join()
     (place / "host.sock").unlink()
-    assert not wait_until(lambda: host._stop, 0.5)
+    assert not wait_until(lambda: host.requests.stopping, 0.5)
     job.tell(Begin(0))
     assert isinstance(job.ask(Ask()), Drawn)
     job.close()
-    assert wait_until(lambda: host._stop)
+    assert wait_until(lambda: host.requests.stopping)
 
 
 def test_rows_that_wait_are_prepared_by_their_own_job_when_the_host_is_gone(
@@ -313,7 +312,7 @@ def test_a_job_of_the_same_name_takes_the_place_of_the_one_before(host: service.
 
 def test_garbage_ends_its_connection_only(host: service.Service) -> None:
     with closing(join()) as job, closing(Caller("control")) as caller:
-        wire.send(caller.sock, b"\xff\xfe")
+        caller.channel.send(b"\xff\xfe")
         assert isinstance(caller.heard(), Refused)
         assert caller.heard() is None
         job.tell(Begin(0))

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 import headrace as hr
-from headrace.coordinate import splitter
+from headrace.coordinate import own_split
 from headrace.core.forms import Form
 from headrace.loader import learning
 from headrace.loader.learning import Learning
@@ -49,7 +49,7 @@ BATCHES = learning._BATCHES
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (splitter, learning):
+    for module in (own_split, learning):
         monkeypatch.setattr(module, "LOOK_EVERY", 0.1)
     # On a busy machine these loops, too, may be what limits: then any split is as good as another.
     monkeypatch.setattr(learning, "_BATCHES", 1 << 30)

@@ -82,7 +82,7 @@ class Machine:
             * stored
             * max(self.fetch, self.encoded / self.storage * (1 + (fetchers - 1) * self.reading)),
             fetch_cpu=n * self.fetch,
-            starved=free if starved else 0.0,
+            wait_fetch=free if starved else 0.0,
             decoded=n * stored,
             decode=n * decode,
             prepared=n,
@@ -91,8 +91,8 @@ class Machine:
             user=n * self.user,
             user_cpu=n * self.user,
             pixels=n * stored * self.decoded / 3,
-            room=0.0 if starved or idles else seconds,
-            idle=free if idles else 0.0,
+            wait_room=0.0 if starved or idles else seconds,
+            wait_order=free if idles else 0.0,
         )
 
     @property
@@ -237,7 +237,7 @@ def test_a_cache_that_still_fills_is_judged_by_what_it_will_give() -> None:
 
 def test_too_early_is_said_by_none() -> None:
     machine = Machine()
-    few = dataclasses.replace(machine.measured(), delivered=10)
+    few = msgspec.structs.replace(machine.measured(), delivered=10)
     assert advise(machine.situation(recent=few)) is None
     assert advise(machine.situation(recent=Measured())) is None
     assert curve(machine.situation(recent=few)) is None

@@ -39,7 +39,7 @@ def looks(depth: Depth, batches: int, ahead: int, begin: int = 0) -> list[int]:
     """Depth after each of some batches; the loop waits a third of its time, and a hand is idle as long."""
     found = []
     for at in range(begin + 1, begin + batches + 1):
-        ahead = depth.taken(ahead, now=at, waited=at / 3, idle=at / 3)
+        ahead = depth.taken(ahead, outstanding=ahead, now=at, waited=at / 3, idle=at / 3)
         found.append(ahead)
     return found
 
@@ -54,3 +54,12 @@ def test_what_was_left_out_does_not_count():
     assert looks(depth, 15, 2) == [2] * 15
     depth.leave_out()
     assert looks(depth, 10, 2, begin=15) == [2] * 9 + [3], "a batch for each hand, then a look's eight"
+
+
+def test_where_nothing_is_left_to_be_ordered_waits_do_not_count():
+    """But where others share what is prepared, fewer are in the making for other reasons."""
+    for company, expected in ((0, 2), (1, 3)):
+        depth, ahead = Depth(4, hands=1, cpus=2), 2
+        for at in range(1, 17):
+            ahead = depth.taken(ahead, outstanding=0, now=at, waited=at / 3, idle=at / 3, company=company)
+        assert ahead == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.planning import ahead_at_first, rows_per_order
+from headrace.planning import ahead_at_first, most_ahead, rows_per_order
 
 
 @given(st.integers(1, 1 << 20), st.integers(1, 256))
@@ -36,3 +36,7 @@ def test_what_two_processors_do_with_batches_of_64() -> None:
     assert (rows_per_order(64, 2, shared=True), ahead_at_first(64, 2, 64, shared=True)) == (64, 3)
     ranks = {"shared": True, "ranks": 2}
     assert (rows_per_order(64, 2, **ranks), ahead_at_first(64, 2, 32, **ranks)) == (32, 3)
+
+
+def test_more_may_be_ahead_than_were_at_first() -> None:
+    assert [most_ahead(1, 2), most_ahead(4, 2), most_ahead(1, 9)] == [4, 8, 18]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -57,7 +58,7 @@ class Machine:
             fetched=fetched,
             fetched_bytes=int(fetched * self.encoded),
             fetch=2 * fetched * self.encoded / self.storage,
-            starved=seconds if work["storage"][0] >= work["cpu"][0] else 0.0,
+            wait_fetch=seconds if work["storage"][0] >= work["cpu"][0] else 0.0,
             decoded=int(delivered * decoded),
             decode=delivered * decoded * self.decode,
             prepared=delivered,
@@ -136,7 +137,7 @@ def test_what_cannot_be_measured_any_more_is_remembered() -> None:
     planner.look(cold, MEANS, decoded=machine.decoded, augmented=machine.augmented)
     assert planner.plan.split == START
     before = planner.terms
-    sums = dataclasses.replace(
+    sums = msgspec.structs.replace(
         machine.second(START), fetched=0, fetched_bytes=0, fetch=0.0, decoded=0, decode=0.0
     )
     for _ in range(12):
@@ -207,7 +208,7 @@ def test_stages_that_were_never_seen_apart_are_not_told_apart() -> None:
     planner = Planner(machine.known(), START, machine.terms())
     assert planner.plan.split == (1.0, 0.0, 0.0)
     sums = machine.second(planner.plan.split)
-    together = dataclasses.replace(
+    together = msgspec.structs.replace(
         sums, decode=sums.decode + 0.99 * sums.augment, augment=0.01 * sums.augment
     )
     planner.look(together, MEANS, augmented=machine.augmented)

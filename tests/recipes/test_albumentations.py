@@ -20,7 +20,7 @@ import cv2
 import headrace as hr
 from headrace.recipes import Recipe, compile_recipe
 from headrace.recipes.calls import Call
-from headrace.recipes.image.view import View
+from headrace.recipes.image.framing import Framing
 from tests.recipes.helpers import MemorySource, jpeg, order, rows
 from tests.recipes.test_kernels import picture
 
@@ -104,9 +104,9 @@ def test_crops_are_distributed_as_theirs() -> None:
         [transform.get_params_dependent_on_data(shape, {})["crop_coords"] for _ in range(count)], float
     )
     (step, *_) = hr.image.steps_of(transform)
-    view = View(np.full(count, float(width)), np.full(count, float(height)))
-    step.fold(view, np.random.default_rng(0).random((count, step.draws)))
-    ours = np.stack([view.x.low, view.y.low, view.x.high, view.y.high], axis=1)
+    framing = Framing(np.full(count, float(width)), np.full(count, float(height)))
+    step.fold(framing, np.random.default_rng(0).random((count, step.draws)))
+    ours = np.stack([framing.x.low, framing.y.low, framing.x.high, framing.y.high], axis=1)
     for share in (0.1, 0.25, 0.5, 0.75, 0.9):
         one, two = np.quantile(theirs, share, axis=0), np.quantile(ours, share, axis=0)
         assert np.abs(one - two).max() < 0.04 * width, (share, one, two)

@@ -22,7 +22,7 @@ from headrace.measure.loaded_samples import load_samples
 from headrace.measure.preparing_thread import PreparingThread
 from headrace.recipes import Recipe, compile_recipe
 from headrace.recipes.image.annotations import Track
-from headrace.recipes.image.view import View
+from headrace.recipes.image.framing import Framing
 from tests.recipes.helpers import MemorySource, jpeg, order, png, read_only, run
 from tests.recipes.test_forms import layout_of
 from tests.sharing.fixtures import place as place  # (a host of the test's own)
@@ -193,13 +193,13 @@ def test_stages_may_work_on_some_of_the_rows() -> None:
     sizes = {0: (40, 60), 1: (64, 33), 2: (50, 50)}
     for rows in ((2, 0), (1,), (0, 1, 2)):
         height, width = (np.array([sizes[row][side] for row in rows]) for side in (0, 1))
-        view = View(width.astype(float), height.astype(float))
-        view.x.crop(np.array([float(row) for row in rows]), 8)
-        track.note(view, rows, height, width)
+        framing = Framing(width.astype(float), height.astype(float))
+        framing.x.crop(np.array([float(row) for row in rows]), 8)
+        track.note(framing, rows, height, width)
     for row, size in sizes.items():
         shown = track.of(row)
         assert [(one.height, one.width) for one in shown] == [size] * 2
-        assert [one.view.x.start[one.at] for one in shown] == [row] * 2
+        assert [one.framing.x.start[one.at] for one in shown] == [row] * 2
 
 
 def test_what_is_padded_has_a_label_of_its_own() -> None:

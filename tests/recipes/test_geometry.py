@@ -14,20 +14,20 @@ from hypothesis import strategies as st
 from headrace import image
 from headrace.core.errors import OptionError
 from headrace.recipes import Recipe, compile_recipe
-from headrace.recipes.image.view import View
+from headrace.recipes.image.framing import Framing
 from headrace.recipes.op import Columns
 from tests.recipes.helpers import MemorySource, order, picture, png, rows
 
 
-def viewed(sizes: list[tuple[int, int]], step: Any, *, seed: int = 0, epoch: int = 0) -> View:
+def framed(sizes: list[tuple[int, int]], step: Any, *, seed: int = 0, epoch: int = 0) -> Framing:
     """The views of images of the given (height, width) after one step."""
-    view = View(np.array([w for _, w in sizes], float), np.array([h for h, _ in sizes], float))
-    step.fold(view, Columns([step]).draw(seed, epoch, np.arange(len(sizes))))
-    return view
+    framing = Framing(np.array([w for _, w in sizes], float), np.array([h for h, _ in sizes], float))
+    step.fold(framing, Columns([step]).draw(seed, epoch, np.arange(len(sizes))))
+    return framing
 
 
-def boxes(view: View) -> np.ndarray:
-    return np.stack([view.x.start, view.y.start, view.x.span, view.y.span], axis=1)
+def boxes(framing: Framing) -> np.ndarray:
+    return np.stack([framing.x.start, framing.y.start, framing.x.span, framing.y.span], axis=1)
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ def boxes(view: View) -> np.ndarray:
     ],
 )
 def test_resize_keeps_the_ratio_as_torchvision_does(size: Any, shape: Any, want: Any) -> None:
-    view = viewed([shape], image.resize(size))
-    assert (view.y.size[0], view.x.size[0]) == want
+    framing = framed([shape], image.resize(size))
+    assert (framing.y.size[0], framing.x.size[0]) == want
 
 
 def test_resize_bounds_the_longer_side() -> None:
-    view = viewed([(100, 400), (100, 120)], image.resize(50, max_size=80))
-    assert view.y.size.tolist() == [20, 50]
-    assert view.x.size.tolist() == [80, 60]
+    framing = framed([(100, 400), (100, 120)], image.resize(50, max_size=80))
+    assert framing.y.size.tolist() == [20, 50]
+    assert framing.x.size.tolist() == [80, 60]
 
 
 @pytest.mark.parametrize("interpolation", ["bilinear", "area", "cubic", "lanczos"])
@@ -165,8 +165,8 @@ def test_an_image_too_small_for_its_crop_is_a_fault_that_says_what_to_do(mode: s
 
 def test_random_resized_crop_looks_at_nothing_outside_its_box() -> None:
     """Crop first, resize then: pixels beside the crop must not bleed in."""
-    view = viewed([(200, 300)] * 50, image.random_resized_crop(16))
-    for axis, side in ((view.x, 300), (view.y, 200)):
+    framing = framed([(200, 300)] * 50, image.random_resized_crop(16))
+    for axis, side in ((framing.x, 300), (framing.y, 200)):
         assert axis.low is not None
         assert axis.high is not None
         np.testing.assert_array_equal(axis.low, axis.start)
@@ -182,7 +182,7 @@ def test_random_resized_crop_is_a_crop_and_then_a_resize() -> None:
     step = image.random_resized_crop((40, 50))
     recipe = Recipe(MemorySource([png(source)] * 40), image.decode(), [step])
     got = rows(recipe, range(40), seed=0)[0].astype(int)
-    for row, (x, y, w, h) in enumerate(boxes(viewed([(61, 83)] * 40, step)).astype(int)):
+    for row, (x, y, w, h) in enumerate(boxes(framed([(61, 83)] * 40, step)).astype(int)):
         want = cv2.resize(source[y : y + h, x : x + w], (50, 40), interpolation=cv2.INTER_LINEAR)
         assert np.abs(got[row] - want).max() <= 1
 
@@ -220,7 +220,7 @@ def reference_boxes(height: int, width: int, count: int, scale: Any, ratio: Any)
 )
 def test_random_resized_crop_has_torchvision_s_distribution(shape: Any, scale: Any, ratio: Any) -> None:
     count = 6000
-    got = boxes(viewed([shape] * count, image.random_resized_crop(16, scale=scale, ratio=ratio)))
+    got = boxes(framed([shape] * count, image.random_resized_crop(16, scale=scale, ratio=ratio)))
     want = reference_boxes(*shape, count, scale, ratio)
     for column in range(4):
         a, b = np.sort(got[:, column]), np.sort(want[:, column])
@@ -231,27 +231,27 @@ def test_random_resized_crop_has_torchvision_s_distribution(shape: Any, scale: A
 
 def test_random_resized_crop_falls_back_to_the_middle() -> None:
     step = image.random_resized_crop(8, scale=(1.0, 1.0), ratio=(1.0, 1.0))
-    view = viewed([(10, 100), (100, 10)], step)
-    assert boxes(view).tolist() == [[45, 0, 10, 10], [0, 45, 10, 10]]
+    framing = framed([(10, 100), (100, 10)], step)
+    assert boxes(framing).tolist() == [[45, 0, 10, 10], [0, 45, 10, 10]]
 
 
 def test_flips_happen_as_often_as_asked() -> None:
     for p in (0.0, 0.3, 1.0):
-        view = viewed([(4, 4)] * 4000, image.horizontal_flip(p))
-        assert view.x.mirrored is not None
-        assert abs(view.x.mirrored.mean() - p) < 0.04
+        framing = framed([(4, 4)] * 4000, image.horizontal_flip(p))
+        assert framing.x.mirrored is not None
+        assert abs(framing.x.mirrored.mean() - p) < 0.04
 
 
 def test_steps_draw_independently() -> None:
-    view = View(np.full(4000, 8.0), np.full(4000, 8.0))
+    framing = Framing(np.full(4000, 8.0), np.full(4000, 8.0))
     steps = [image.horizontal_flip(), image.vertical_flip()]
     columns = Columns(steps)
     numbers = columns.draw(1, 2, np.arange(4000))
     for at, step in enumerate(steps):
-        step.fold(view, columns.of(numbers, at))
-    assert view.x.mirrored is not None
-    assert view.y.mirrored is not None
-    assert abs((view.x.mirrored == view.y.mirrored).mean() - 0.5) < 0.04
+        step.fold(framing, columns.of(numbers, at))
+    assert framing.x.mirrored is not None
+    assert framing.y.mirrored is not None
+    assert abs((framing.x.mirrored == framing.y.mirrored).mean() - 0.5) < 0.04
 
 
 def test_resize_then_crop_is_one_resampling_equal_to_two_steps() -> None:

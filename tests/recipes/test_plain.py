@@ -27,7 +27,7 @@ from headrace.recipes.op import Op
 from headrace.recipes.plain.registry import ENTRIES, entry_of
 from headrace.recipes.plain.types import alternatives
 from headrace.recipes.plain.writing import to_plain
-from headrace.recipes.spin import SyntheticDecode
+from headrace.recipes.synthetic_decode import SyntheticDecode
 from headrace.recipes.translate import steps_of
 from headrace.recipes.translate.torchvision import flat
 from headrace.recipes.views import Views

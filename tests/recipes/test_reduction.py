@@ -15,9 +15,9 @@ from headrace import image
 from headrace.core.forms import Form
 from headrace.recipes import Recipe, compile_recipe
 from headrace.recipes.image import fallback, kernels
+from headrace.recipes.image.framing import Framing
 from headrace.recipes.image.reduction import Floor, floor_of
 from headrace.recipes.image.rowspec import SCALES, STATUS_BAD_JOB, STATUS_MISMATCH
-from headrace.recipes.image.view import View
 from tests.recipes.helpers import MemorySource, jpeg, order, picture, png, rows, run
 
 NEARLY = 1 - 2**-53
@@ -26,9 +26,9 @@ NEARLY = 1 - 2**-53
 
 def crop_of(step: Any, height: int, width: int, numbers: list[float]) -> tuple[float, float]:
     """The sides that a step cuts from an image with such random numbers, before it resamples."""
-    view = View(np.array([float(width)]), np.array([float(height)]))
-    step.fold(view, np.array([numbers]))
-    return float(view.y.span[0]), float(view.x.span[0])
+    framing = Framing(np.array([float(width)]), np.array([float(height)]))
+    step.fold(framing, np.array([numbers]))
+    return float(framing.y.span[0]), float(framing.x.span[0])
 
 
 unit = st.floats(0, NEARLY) | st.sampled_from([0.0, NEARLY])

@@ -13,8 +13,8 @@ import pytest
 from headrace import image, synthetic
 from headrace.core.layout import Field
 from headrace.recipes import Recipe, compile_recipe
-from headrace.recipes import spin as spin_module
-from headrace.recipes.spin import spin
+from headrace.recipes import synthetic_decode as spin_module
+from headrace.recipes.synthetic_decode import spin
 from tests.recipes.helpers import order, rows
 
 

@@ -22,7 +22,7 @@ from headrace.recipes import Recipe
 from headrace.recipes.calls import Call
 from headrace.recipes.datasets import recognise
 from headrace.recipes.image import policies
-from headrace.recipes.image.view import View
+from headrace.recipes.image.framing import Framing
 from headrace.recipes.translate import translate
 from headrace.sources import files
 from tests.recipes.helpers import rows
@@ -182,10 +182,11 @@ def test_random_crops_are_distributed_as_theirs(scale: Any, ratio: Any) -> None:
         [v1.RandomResizedCrop.get_params(image, list(scale), list(ratio)) for _ in range(count)]
     )
     step = translate([v1.RandomResizedCrop(224, scale, ratio), v1.PILToTensor()])[0][0]
-    view = View(np.full(count, float(width)), np.full(count, float(height)))
+    framing = Framing(np.full(count, float(width)), np.full(count, float(height)))
     numbers = np.random.default_rng(0).random((count, step.draws))
-    step.fold(view, numbers)
-    ours = np.stack([view.y.low, view.x.low, view.y.high - view.y.low, view.x.high - view.x.low], axis=1)
+    step.fold(framing, numbers)
+    x, y = framing.x, framing.y
+    ours = np.stack([y.low, x.low, y.high - y.low, x.high - x.low], axis=1)
     for share in (0.1, 0.25, 0.5, 0.75, 0.9):
         one, two = np.quantile(theirs, share, axis=0), np.quantile(ours, share, axis=0)
         assert np.abs(one - two).max() < 0.03 * width, (share, one, two)
@@ -200,8 +201,8 @@ def test_views_and_shifts_are_theirs(kind: Any, seed: int) -> None:
     image, size = picture(90, 61, seed), [90, 61]
     torch.manual_seed(seed)
     numbers = torch.rand(8, dtype=torch.float64).tolist()
-    view = kind.RandomPerspective(0.6, p=1.0, fill=(5, 6, 7))
-    step: Any = translate([view, v1.PILToTensor()])[0][0]
+    framing = kind.RandomPerspective(0.6, p=1.0, fill=(5, 6, 7))
+    step: Any = translate([framing, v1.PILToTensor()])[0][0]
     half = [int(0.6 * (side // 2)) + 1 for side in size]
     moves = [int(number * half[at % 2]) for at, number in enumerate(numbers)]
     far = [(0, 0), (1, 0), (1, 1), (0, 1)]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.core.bits import Bits, Words
-from headrace.sampling import Auto, Opportunistic, Remaining, View
+from headrace.sampling import Auto, CacheView, Opportunistic, Remaining
 
 SIZE = 1000
 
@@ -27,7 +27,7 @@ def jobs(*parts: Sequence[int]) -> Remaining:
 
 
 def test_auto_takes_ready_samples_best_form_first() -> None:
-    view = View((words(range(0, 10)), words(range(5, 40))), words(), ())
+    view = CacheView((words(range(0, 10)), words(range(5, 40))), words(), ())
     drawn = Auto().draw(jobs(range(SIZE)), 0, 20, view, 1).tolist()
     assert sorted(drawn[:10]) == list(range(10))
     assert set(drawn[10:]) <= set(range(10, 40))
@@ -35,7 +35,7 @@ def test_auto_takes_ready_samples_best_form_first() -> None:
 
 def test_auto_prepares_what_peers_need_and_leaves_pending_for_last() -> None:
     remaining = jobs(range(0, 100), range(60, SIZE), range(80, 300))
-    view = View((words(range(0, 5)),), words(range(90, 100)), (1, 2))
+    view = CacheView((words(range(0, 5)),), words(range(90, 100)), (1, 2))
     auto = Auto()
     drawn = auto.draw(remaining, 0, 12, view, 3).tolist()
     assert sorted(drawn[:5]) == list(range(5))
@@ -51,7 +51,7 @@ def test_auto_prepares_what_peers_need_and_leaves_pending_for_last() -> None:
 
 def test_auto_keeps_a_peer_only_if_enough_candidates_stay() -> None:
     remaining = jobs(range(0, 50), range(45, SIZE), range(0, 30))
-    drawn = Auto().draw(remaining, 0, 10, View((), words(), (1, 2)), 0).tolist()
+    drawn = Auto().draw(remaining, 0, 10, CacheView((), words(), (1, 2)), 0).tolist()
     assert set(drawn) <= set(range(0, 30)), (
         "the larger peer shares 5, which is not enough; the smaller one 30"
     )
@@ -59,7 +59,7 @@ def test_auto_keeps_a_peer_only_if_enough_candidates_stay() -> None:
 
 def test_auto_shares_with_the_peer_that_needs_most_where_it_cannot_with_both() -> None:
     remaining = jobs(range(0, 100), range(50, 100), [*range(0, 50), *range(100, SIZE)])
-    drawn = Auto().draw(remaining, 0, 10, View((), words(), (1, 2)), 0).tolist()
+    drawn = Auto().draw(remaining, 0, 10, CacheView((), words(), (1, 2)), 0).tolist()
     assert set(drawn) <= set(range(0, 50))
 
 
@@ -67,7 +67,7 @@ def test_auto_spreads_over_what_it_could_take() -> None:
     """Uniform inside a set: a chi-square over who is drawn, from 100 candidates."""
     counts = np.zeros(100)
     for key in range(400):
-        drawn = Auto().draw(jobs(range(SIZE)), 0, 10, View((words(range(100)),), words(), ()), key)
+        drawn = Auto().draw(jobs(range(SIZE)), 0, 10, CacheView((words(range(100)),), words(), ()), key)
         counts[drawn] += 1
     chi_square = ((counts - 40) ** 2 / 40).sum()
     assert chi_square < 99 + 7 * 198**0.5
@@ -75,7 +75,7 @@ def test_auto_spreads_over_what_it_could_take() -> None:
 
 def test_opportunistic_replaces_misses_by_as_many_hits_as_there_are() -> None:
     remaining = jobs(range(SIZE))
-    view = View((words(range(0, 8)), words(range(4, 12))), words(), ())
+    view = CacheView((words(range(0, 8)), words(range(4, 12))), words(), ())
     sampler = Opportunistic()
     first = sampler.draw(remaining, 0, 10, view, 1).tolist()
     assert set(first) <= set(range(12))
@@ -101,7 +101,7 @@ def test_opportunistic_is_the_swap_that_the_paper_describes(ready: int) -> None:
         long[misses[: len(misses) - len(others)]] += 1
         remaining = Remaining(size)
         remaining.join(0, Bits.full(size))
-        view = View((cached.words,), Bits.empty(size).words, ())
+        view = CacheView((cached.words,), Bits.empty(size).words, ())
         short[Opportunistic().draw(remaining, 0, wanted, view, key)] += 1
     # Two counts of one probability p differ by less than seven standard deviations.
     p = (long + short) / (2 * draws)

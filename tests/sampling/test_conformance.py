@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from headrace.core import bits as bitset
 from headrace.core.bits import Bits
-from headrace.sampling import SAMPLERS, Dependent, Remaining, Sampler, View
+from headrace.sampling import SAMPLERS, CacheView, Dependent, Remaining, Sampler
 
 MAKERS = {**SAMPLERS, "dependent, short window": lambda: Dependent(window=5)}
 LIMIT = 400
@@ -22,7 +22,7 @@ def random_bits(size: int, seed: int, density: float) -> Bits:
     return Bits.of(size, np.flatnonzero(np.random.default_rng(seed).random(size) < density))
 
 
-def place_of(sample: int, view: View) -> int:
+def place_of(sample: int, view: CacheView) -> int:
     """How a sample enters: the first set that has it ready, or a miss, or pending."""
     for rank, ready in enumerate(view.ready):
         if bitset.test(ready, np.array([sample]))[0]:
@@ -119,7 +119,7 @@ class Jobs(RuleBasedStateMachine):
     ) -> None:
         job = self.some_job(data)
         peers = data.draw(st.lists(st.sampled_from(sorted(self.needed)), unique=True))
-        view = View(
+        view = CacheView(
             tuple(random_bits(self.size, seed + rank, density).words for rank in range(sets)),
             random_bits(self.size, seed + 7, pending).words,
             tuple(peer for peer in peers if peer != job),
@@ -127,7 +127,7 @@ class Jobs(RuleBasedStateMachine):
         for _ in range(times):
             self.draw_once(job, count, view)
 
-    def draw_once(self, job: int, count: int, view: View) -> None:
+    def draw_once(self, job: int, count: int, view: CacheView) -> None:
         self.key += 1
         draws = [sampler.draw(remaining, job, count, view, self.key) for sampler, remaining in self.sides]
         assert draws[0].dtype == np.int64
@@ -153,7 +153,7 @@ class Jobs(RuleBasedStateMachine):
         while any(self.needed.values()):
             for job in sorted(self.needed):
                 peers = tuple(peer for peer in self.needed if peer != job)
-                self.draw_once(job, 3 + 5 * job, View((nothing,), nothing, peers))
+                self.draw_once(job, 3 + 5 * job, CacheView((nothing,), nothing, peers))
         for job, given in self.given.items():
             assert len(set(given)) == len(given), f"job {job} got a sample twice"
 
@@ -188,7 +188,7 @@ def test_whole_epochs_of_jobs_at_different_speeds(name: str, jobs: int) -> None:
             if epochs[job] == 2:
                 continue
             peers = tuple(peer for peer in range(jobs) if peer != job and epochs[peer] < 2)
-            view = View((datasets[key % jobs].words,), nothing, peers)
+            view = CacheView((datasets[key % jobs].words,), nothing, peers)
             given[job] += sampler.draw(remaining, job, 20 + 30 * (job % 3), view, key).tolist()
             key += 1
             if not remaining.left(job):
@@ -206,6 +206,6 @@ def test_another_key_is_another_draw(name: str) -> None:
         sampler, remaining = MAKERS[name](), Remaining(1000)
         remaining.join(0, Bits.full(1000))
         nothing = Bits.empty(1000).words
-        drawn = sampler.draw(remaining, 0, 20, View((nothing,), nothing, ()), key)
+        drawn = sampler.draw(remaining, 0, 20, CacheView((nothing,), nothing, ()), key)
         draws.add(tuple(sorted(drawn.tolist())))
     assert len(draws) == 20

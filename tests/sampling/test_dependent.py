@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from headrace.core.bits import Bits
-from headrace.sampling import Dependent, Remaining, Sampler, View
+from headrace.sampling import CacheView, Dependent, Remaining, Sampler
 
 SIZE = 20
 OVERLAPPING = [range(0, 8), range(4, 14), range(2, 16)]
@@ -25,9 +25,9 @@ def seat(sets: list[list[int]] | list[range], size: int = SIZE) -> Remaining:
     return remaining
 
 
-def view_of(jobs: int, job: int, size: int = SIZE) -> View:
+def view_of(jobs: int, job: int, size: int = SIZE) -> CacheView:
     """Nothing is cached; everybody is a peer."""
-    return View((), Bits.empty(size).words, tuple(peer for peer in range(jobs) if peer != job))
+    return CacheView((), Bits.empty(size).words, tuple(peer for peer in range(jobs) if peer != job))
 
 
 def position_chi_squares(
@@ -65,7 +65,7 @@ class ByChunk:
 
     name = "by chunk"
 
-    def draw(self, remaining: Remaining, job: int, count: int, view: View, key: int) -> np.ndarray:
+    def draw(self, remaining: Remaining, job: int, count: int, view: CacheView, key: int) -> np.ndarray:
         rng = np.random.default_rng(key)
         out = []
         for _ in range(min(count, remaining.left(job))):

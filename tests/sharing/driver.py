@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import queue
-import select
 import signal
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from headrace.channel.channel import wait
 from headrace.host import control
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,7 +122,7 @@ class Job:
 
     def wait(self, timeout: float = LONGEST) -> None:
         """Wait for the end of the job's own process."""
-        if not select.select([self._ended], [], [], timeout)[0]:
+        if not wait(self._ended, timeout):
             raise Hang(self._stacks("its end"))
 
     def kill(self) -> None:
@@ -168,7 +168,9 @@ class Job:
         assert not twice, f"augmented instances served twice to one job, as (sample, epochs): {twice[:10]}"
 
     def sweep(self) -> None:
-        """End whatever of the job still runs, for a test that failed."""
+        """End whatever of the job still runs, for a test that failed, and let its descriptors go."""
+        if self._ended < 0:
+            return
         for pid in session_of(self.pid):
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -179,6 +181,7 @@ class Job:
         self._out.close()
         self._err.close()
         os.close(self._ended)
+        self._ended = -1
 
 
 def session_of(leader: int) -> list[int]:

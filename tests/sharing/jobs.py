@@ -64,7 +64,7 @@ def epoch(spec: dict[str, Any], loader: Any, number: int, name: str = "epoch") -
             say(event="paused", workers=pids(loader))
             sys.stdin.readline()
         if first and done == spec.get("cut_at"):
-            loader._epochs.session.sharing.client._sock.shutdown(socket.SHUT_RDWR)
+            loader._epochs.session.sharing.client._channel.shut()
         if first and done == spec.get("save_at"):
             say(event="state", state=loader.state_dict(), batches=batches)
             if spec.get("leave"):

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from headrace.core.forms import Form
 from headrace.simulate import read_scenario
 from headrace.simulate.clock import Clock
+from headrace.simulate.order_cost import Sizes
 from headrace.simulate.resources import Shared, Thread
-from headrace.simulate.work import Sizes
 
 Task = tuple[float, float, bool]
 TASKS = st.lists(
@@ -100,9 +100,9 @@ def test_sizes_are_mixed_as_said_and_stay_the_same() -> None:
     }
     sizes = Sizes(read_scenario({"data": data, "jobs": [{}]}))
     samples = np.arange(20_000)
-    decoded = sizes.of(np.full(len(samples), int(Form.DECODED)), samples)
+    decoded = sizes.of(Form.DECODED, samples)
     assert set(decoded.tolist()) == {2000, 666}
     assert np.mean(decoded == 2000) == pytest.approx(0.25, abs=0.02)
     assert sizes.encoded(samples) == pytest.approx(100 * len(samples), rel=0.05)
-    assert set(sizes.of(np.full(9, int(Form.AUGMENTED)), samples[:9]).tolist()) == {500}
-    assert (sizes.of(np.full(9, int(Form.DECODED)), samples[7:16]) == decoded[7:16]).all()
+    assert set(sizes.of(Form.AUGMENTED, samples[:9]).tolist()) == {500}
+    assert (sizes.of(Form.DECODED, samples[7:16]) == decoded[7:16]).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import msgspec
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.coordinate.events import WasIdle
 from headrace.eviction import EVICTIONS
+from headrace.planning.idling import IDLE, LONGEST
 from headrace.simulate import Costs, load_scenario, make_result, ready_scenarios, simulate
 from headrace.simulate.scenario import SAMPLINGS
 from tests.simulate.helpers import Deliveries, check_uses, made
@@ -222,6 +225,48 @@ def test_what_was_found_so_far_can_be_had_at_any_time() -> None:
     assert not early.complete and 0 < early.images < 20_000
     simulation.run()
     assert make_result(simulation).complete and make_result(simulation).images == 16_000
+
+
+def test_what_was_paid_is_what_processors_did() -> None:
+    jobs = [
+        {"count": 2, "epochs": 3, "sampling": "opportunistic"},
+        {"loader": "alone", "cache": "10%", "epochs": 3},
+    ]
+    simulation = made(jobs, costs={"noise": 0.0}, measure={"warmup": 0})
+    simulation.run()
+    result = make_result(simulation)
+    assert all(result.paid.values())
+    spent = sum(getattr(Costs(), name) * often for name, often in result.paid.items())
+    # (what was begun before the last batch is done with was paid for, and some of it is never done)
+    assert spent == pytest.approx(result.cpu_s_per_1000 * result.images / 1000, rel=0.02)
+
+
+def test_an_idle_worker_asks_as_a_real_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Less and less often while there is nothing for it, and soon again when there was."""
+    jobs = [{"count": 2, "workers": 1, "epochs": 4, "step": 0.2, "batch": 20}]
+    simulation = made(jobs, nodes=[{"cpus": 2, "cache": "40%"}], measure={"warmup": 0})
+    node = simulation.nodes[0]
+    handle = node.commons.handle
+    asked: list[tuple[float, bool]] = []
+    """When the first job's worker asked, and whether there was anything for it."""
+
+    def watched(event: Any, now: float) -> Any:
+        answers = handle(event, now)
+        if isinstance(event, WasIdle) and event.member == 1:
+            asked.append((now, bool(answers)))
+        return answers
+
+    monkeypatch.setattr(node.commons, "handle", watched)
+    simulation.run()
+    assert make_result(simulation).filled > 0
+    pauses = [after - before for (before, _), (after, _) in itertools.pairwise(asked)]
+    assert min(pauses) >= IDLE - 1e-9
+    fills = [at for at, (_, given) in enumerate(asked[:-2]) if given]
+    assert fills
+    for (
+        at
+    ) in fills:  # it was waiting for another order already, for the longest time, when there was something
+        assert pauses[at : at + 2] == pytest.approx([LONGEST, 2 * IDLE], abs=1e-6)
 
 
 @pytest.mark.parametrize("name", ready_scenarios())

@@ -25,7 +25,9 @@ def test_memory_of_a_file_is_known_by_it(tmp_path: Path) -> None:
     maps = Maps()
     found, other = maps.find(address(whole) + 5), maps.find(address(part) + 7)
     assert found is not None and other is not None
-    assert found.version == other.version and found.version.startswith(os.fsencode(path) + b"\0")
+    stat = path.stat()
+    assert found.path == other.path == os.fsencode(path)
+    assert found.version == other.version == b"%x.%x" % (stat.st_size, stat.st_mtime_ns)
     assert (found.offset, other.offset) == (5, mmap.PAGESIZE + 7)
     own = np.ones(10)
     assert maps.find(address(own)) is None and maps.find(0) is None and maps.find(1 << 62) is None

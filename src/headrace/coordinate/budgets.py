@@ -19,7 +19,7 @@ class Budgets:
         """Set them by the jobs that are there."""
         budget = max((job.budget for job in self._state.jobs.values()), default=0)
         split = self._split()
-        limits = self._state.division.parts(budget)
+        limits = self._state.shared_split.parts(budget)
         if split is not None:
             whole = sum(split)
             limits = {
@@ -37,7 +37,7 @@ class Budgets:
 
     def look(self) -> None:
         """About once a second, see whether another split would pay more."""
-        if self._state.division.is_due(self._state.now) and self._look() and self._split() is None:
+        if self._state.shared_split.is_due(self._state.now) and self._look() and self._split() is None:
             self.set()
 
     def _look(self) -> bool:
@@ -48,7 +48,7 @@ class Budgets:
             form: sum(shelf.expected for shelf in shelves) / max(1, len(shelves))
             for form, shelves in by_form.items()
         }
-        return self._state.division.look(
+        return self._state.shared_split.look(
             self._state.now,
             samples=self._samples(),
             budget=self._state.pool.budget,

@@ -59,7 +59,7 @@ class Commons:
         ``universe``: samples that are known from the start; several hosts on paper may have one in common.
         """
         state = self.state = State(instance=instance, nonce=nonce, span=span, universe=universe)
-        state.division.cpus = cpus
+        state.shared_split.cpus = cpus
         entering, admission = Entering(state), Admission(state)
         instances, budgets = Instances(state), Budgets(state)
         waiting = Waiting(state, entering, admission)
@@ -72,8 +72,8 @@ class Commons:
         self._handlers: dict[type, Callable[[Any], None]] = {
             Came: self._came,
             Named: self._named,
-            Began: lambda event: self._drawing.begin(event.session, event.begin, event.progress),
-            Asked: lambda event: self._drawing.ask(event.session, event.indices),
+            Began: lambda event: self._drawing.begin(event.member, event.begin, event.progress),
+            Asked: lambda event: self._drawing.ask(event.member, event.indices),
             Done: self._done,
             WasIdle: self._was_idle,
             Gone: self._gone,
@@ -95,40 +95,40 @@ class Commons:
         answers, state.out = state.out, []
         return answers
 
-    def identity_bytes(self, session: int) -> int:
+    def identity_bytes(self, member: int) -> int:
         """Bytes of the identities that a rank has to send."""
-        return self._joining.identity_bytes(session)
+        return self._joining.identity_bytes(member)
 
-    def progress_limit(self, session: int) -> int:
+    def progress_limit(self, member: int) -> int:
         """Bytes of what a rank can know of an epoch, at most."""
-        return self._joining.progress_limit(session)
+        return self._joining.progress_limit(member)
 
     def _came(self, event: Came) -> None:
-        reply = self._joining.join(event.session, event.token, event.pid, event.join)
-        self.state.out.append((event.session, reply))
+        reply = self._joining.join(event.member, event.token, event.pid, event.join)
+        self.state.out.append((event.member, reply))
 
     def _named(self, event: Named) -> None:
-        self.state.out.append((event.session, self._joining.identities(event.session, event.identities)))
+        self.state.out.append((event.member, self._joining.identities(event.member, event.identities)))
 
     def _done(self, event: Done) -> None:
-        self._finishing.finished(event.session, event.finished)
+        self._finishing.finished(event.member, event.finished)
         self._drawing.go_on()
 
     def _was_idle(self, event: WasIdle) -> None:
-        order = self._filling.fill(event.session)
+        order = self._filling.fill(event.member)
         if order is not None:
-            self.state.out.append((event.session, Fill(order)))
+            self.state.out.append((event.member, Fill(order)))
 
     def _gone(self, event: Gone) -> None:
-        self._joining.gone(event.session)
+        self._joining.gone(event.member)
         self._drawing.go_on()
 
     def _buried(self, event: Buried) -> None:
-        self._joining.buried(event.session)
+        self._joining.buried(event.member)
         self._drawing.go_on()
 
     def _ticked(self, event: Ticked) -> None:
-        self.state.division.workers = event.workers
+        self.state.shared_split.workers = event.workers
         self._waiting.lose_patience()
         self._drawing.go_on()
         self._budgets.look()

@@ -58,7 +58,7 @@ class Batch:
     """A batch in the making, or made."""
 
     sequence: int
-    drawn: Draw
+    draw: Draw
     slot: Slot
     open: int = 0
     faults: list[tuple[int, str, str]] = field(default_factory=list)
@@ -146,8 +146,8 @@ class Coordinator:
         """The rows of a draw that waited need not wait any longer, and this is how they enter: the orders to post."""
         for sequence, held in self._held.items():
             batch = self._batches[sequence]
-            if batch.drawn.is_same(drawn):
-                batch.drawn = drawn
+            if batch.draw.is_same(drawn):
+                batch.draw = drawn
                 del self._held[sequence]
                 for order in held:
                     self.directory.dress(order, drawn)
@@ -165,24 +165,24 @@ class Coordinator:
         again: bool = False,
         dress: bool = True,
     ) -> Order:
-        seed, epoch = batch.drawn.randomness or (seed, batch.drawn.epoch)
+        seed, epoch = batch.draw.randomness or (seed, batch.draw.epoch)
         order = Order(
             id=self._next_order,
             slot_offset=batch.slot.offset,
             slot_bytes=batch.slot.nbytes,
-            rows=len(batch.drawn.indices),
+            rows=len(batch.draw.indices),
             start=start,
             seed=seed,
             epoch=epoch,
-            step=batch.drawn.step,
+            step=batch.draw.step,
             indices=indices.tobytes(),
-            keys=batch.drawn.keys,
+            keys=batch.draw.keys,
             alone=again,
         )
-        if batch.drawn.words is not None:
-            order.words = batch.drawn.words[start : start + len(indices)].tobytes()
+        if batch.draw.words is not None:
+            order.words = batch.draw.words[start : start + len(indices)].tobytes()
         if dress:
-            self.directory.dress(order, batch.drawn, again=again)
+            self.directory.dress(order, batch.draw, again=again)
         self._next_order += 1
         batch.open += 1
         self._orders[order.id] = _Open(order, batch, attempts)

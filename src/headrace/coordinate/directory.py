@@ -9,9 +9,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.coordinate.costs import Took
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.coordinate.pool import Pool
 from headrace.coordinate.shelf import Shelf
+from headrace.core.addresses import NOWHERE, Tier
 from headrace.core.bits import drop, put, test
 from headrace.core.forms import CACHEABLE, Form
 from headrace.sampling import Draw
@@ -48,6 +50,16 @@ class Catalogue(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class TierTerms:
+    """What a directory may use of a tier."""
+
+    span: int
+    """Addresses."""
+    budgets: Mapping[Form, int]
+    """Bytes for each form."""
+
+
 @dataclass(eq=False)
 class _Open:
     """What an order that is under way holds of the cache."""
@@ -55,7 +67,7 @@ class _Open:
     ids: Ids
     keep: NDArray[np.uint8]
     blocks: dict[int, tuple[Form, int]]
-    """Granted and not filled, by offset: form and capacity."""
+    """Granted and not filled, by address: form and capacity."""
     reads: list[tuple[Shelf, list[int]]]
 
 
@@ -67,31 +79,43 @@ class Directory:
     anew, and then as others come for its room.
     """
 
-    def __init__(self, size: int, budgets: Mapping[Form, int], span: int = 0) -> None:
-        """``span``: addresses of the cache's memory. They cost nothing, and there should be far more than bytes."""
+    def __init__(
+        self,
+        size: int,
+        budgets: Mapping[Form, int],
+        span: int = 0,
+        beside: Mapping[Tier, TierTerms] | None = None,
+    ) -> None:
+        """``span``: addresses of the cache's memory. They cost nothing, and there should be far more than bytes.
+
+        ``beside``: tiers for what finds no room in the arena, the fastest first.
+        """
+        beside = beside or {}
         self.size = size
-        self.pool = Pool(span, lambda _, ids: np.zeros(len(ids), np.int64))
+        spans = {Tier.ARENA: span, **{tier: terms.span for tier, terms in beside.items()}}
+        self.pool = Pool(spans, lambda _, ids: np.zeros(len(ids), np.int64))
         self.hits = dict.fromkeys((Form.NONE, *CACHEABLE), 0)
         self._shelves: dict[Form, Shelf] = {}
         self._open: dict[int, _Open] = {}
-        self._budgets: dict[Form, int] = {}
-        self.divide(budgets)
+        self._took = Took()
+        self._budgets: dict[Tier, dict[Form, int]] = {}
+        self.set_split(budgets)
+        for tier, terms in beside.items():
+            self.set_split(terms.budgets, tier)
 
-    def divide(self, budgets: Mapping[Form, int]) -> None:
-        """Divide the cache anew. What a form has too much goes when another one needs the room."""
-        self._budgets = {form: budgets.get(form, 0) for form in CACHEABLE}
-        self.pool.set_budget(
-            sum(self._budgets.values()), {(form,): budget for form, budget in self._budgets.items()}
-        )
-        for form, budget in self._budgets.items():
+    def set_split(self, budgets: Mapping[Form, int], tier: Tier = Tier.ARENA) -> None:
+        """Split a tier of the cache anew. What a form has too much goes when another one needs the room."""
+        parts = self._budgets[tier] = {form: budgets.get(form, 0) for form in CACHEABLE}
+        self.pool.set_budget(sum(parts.values()), {(form,): budget for form, budget in parts.items()}, tier)
+        for form, budget in parts.items():
             if budget and form != Form.AUGMENTED and form not in self._shelves:
                 self._shelves[form] = self.pool.shelf(form, "", self.size)
                 self._shelves[form].jobs.add(0)
 
     @property
     def budgets(self) -> Mapping[Form, int]:
-        """Bytes for each form."""
-        return self._budgets
+        """Bytes of the arena for each form."""
+        return self._budgets[Tier.ARENA]
 
     @property
     def bytes(self) -> Mapping[Form, int]:
@@ -125,8 +149,7 @@ class Directory:
     def too_small_for(self) -> int:
         """Bytes that a sample was seen to need, where the whole cache has no room for one; else 0."""
         sizes = [shelf.expected for shelf in self._shelves.values() if shelf.known]
-        budget = sum(self._budgets.values())
-        return min(sizes) if sizes and min(sizes) > budget and not any(self.samples.values()) else 0
+        return min(sizes) if sizes and min(sizes) > self.pool.budget and not any(self.samples.values()) else 0
 
     def dress(self, order: Order, drawn: Draw, *, again: bool = False) -> None:
         """See ``Catalogue``."""
@@ -135,7 +158,7 @@ class Directory:
         ids = order.index_array()
         count = len(ids)
         forms = np.zeros(count, np.uint8)
-        offsets = np.full(count, -1, np.int64)
+        offsets = np.full(count, NOWHERE, np.int64)
         lengths = np.zeros(count, np.int64)
         reads: list[tuple[Shelf, list[int]]] = []
         for form in (Form.DECODED, Form.ENCODED):
@@ -193,6 +216,10 @@ class Directory:
         for form, wanted in zip(CACHEABLE, event.wanted, strict=True):
             if wanted and form in self._shelves:
                 self._shelves[form].too_small(wanted)
+        if self._took.add(event.spent, len(opened.ids)):
+            self.pool.learn(self._shelves.values(), self._took)
+        for tier, nbytes, seconds in event.read:
+            self.pool.learn_reading(tier, nbytes, seconds)
         self._close(opened, event.published)
         self.pool.fit()
 

@@ -150,7 +150,7 @@ class DrawClient:
         if isinstance(reply, Drawn):
             if self._asked and reply.epoch == self._epoch:
                 self.company = reply.company
-                self._note(_read(reply, self._asked.popleft(), self.instance, parted=not self.join.whole))
+                self._note(_read(reply, self._asked.popleft(), self.instance, parted=not self.join.collates))
             else:
                 count = len(reply.indices) // 8  # of an epoch that was left
                 self.give_up(reply.ticket, self.instance, 0, count)
@@ -175,11 +175,11 @@ class DrawClient:
         self._drawn.append(draw)
         if draw.lookup is not None and draw.waits < len(draw.indices):
             self._waiting[draw.lookup.ticket] = draw
-        if draw.whole is not None:  # else the rank drew it itself
-            put(self._given.words, draw.whole)
+        if draw.of_all_ranks is not None:  # else the rank drew it itself
+            put(self._given.words, draw.of_all_ranks)
             self._step = draw.step + 1
             if self.join.world_size > 1:
-                self._steps[draw.step] = draw.whole
+                self._steps[draw.step] = draw.of_all_ranks
                 self._steps.pop(draw.step - STEPS, None)
 
     # -- when a host is lost -----------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class DrawClient:
         # (its random numbers must not be those of a draw that the host made)
         randomness = (self.instance & ((1 << 63) - 1), (1 << 40) + self._epoch)
         position = self._given.count() + stop
-        self._note(Draw(self._epoch, step, ids, position, randomness=randomness, whole=ids))
+        self._note(Draw(self._epoch, step, ids, position, randomness=randomness, of_all_ranks=ids))
 
 
 def _ask(own: Draw | None) -> Ask:
@@ -268,7 +268,7 @@ def _read(reply: Drawn, own: Draw | None, instance: int, *, parted: bool) -> Dra
         reply.given,
         reply.last,
         randomness=(reply.seed, reply.key),
-        whole=np.frombuffer(reply.whole, np.int64) if reply.whole else indices,
+        of_all_ranks=np.frombuffer(reply.of_all_ranks, np.int64) if reply.of_all_ranks else indices,
         lookup=lookup,
     )
 

@@ -26,7 +26,7 @@ from headrace.core import random as rnd
 from headrace.core.bits import Bits
 from headrace.core.errors import ProtocolError
 from headrace.core.forms import Form
-from headrace.sampling import View
+from headrace.sampling import CacheView
 
 Ids = NDArray[np.int64]
 
@@ -52,9 +52,9 @@ class Drawing:
         self._waiting = waiting
         self._instances = instances
 
-    def begin(self, session: int, begin: Begin, progress: bytes | None) -> None:
+    def begin(self, member: int, begin: Begin, progress: bytes | None) -> None:
         """A rank begins an epoch, or goes on with one that another host began."""
-        job, rank = self._state.member(session)
+        job, rank = self._state.joined(member)
         explicit = job.sampling == "uniform"
         if begin.explicit != explicit:
             raise ProtocolError(f"a job with sampling {job.sampling!r} begins an epoch as if it had another")
@@ -70,7 +70,7 @@ class Drawing:
         job.held.pop(number, None)
         if progress is not None and job.is_under_way(number, begin.epoch):
             # The others went on without what this rank knows: samples would be missed, or come twice.
-            self._state.out.append((session, Refused(_LOST)))
+            self._state.out.append((member, Refused(_LOST)))
             return
         given = seen.count() if not explicit else 0
         taken_over = progress is not None and job.world_size > 1 and not explicit
@@ -106,9 +106,9 @@ class Drawing:
         epoch.left = self._state.remaining.left(job.number)
         epoch.given = job.dataset.size - epoch.left
 
-    def ask(self, session: int, indices: bytes) -> None:
+    def ask(self, member: int, indices: bytes) -> None:
         """A rank asks for a batch."""
-        job, rank = self._state.member(session)
+        job, rank = self._state.joined(member)
         if rank.epoch is None:
             raise ProtocolError("a draw was asked for before an epoch began")
         if len(rank.asks) >= MOST_ASKS or rank.open >= MOST_OPEN:
@@ -141,12 +141,12 @@ class Drawing:
             if step not in epoch.steps:
                 if step != epoch.base + epoch.drawn:
                     rank.asks.clear()
-                    self._state.out.append((rank.session, Refused(_LOST)))
+                    self._state.out.append((rank.member, Refused(_LOST)))
                     return
                 count = job.next_count(epoch) if epoch is job.epoch else 0
                 if not count:
                     rank.asks.popleft()
-                    self._state.out.append((rank.session, Over(epoch.number)))
+                    self._state.out.append((rank.member, Over(epoch.number)))
                     continue
                 view = self._outlook.view(job)
                 if self._outlook.should_wait(job, rank, view, count):
@@ -155,11 +155,11 @@ class Drawing:
                 self._draw(job, epoch, view, count)
             rank.asks.popleft()
             ids = job.share(epoch, rank.rank, step)
-            whole = epoch.steps[step] if job.world_size > 1 else None
+            of_all_ranks = epoch.steps[step] if job.world_size > 1 else None
             epoch.cursors[rank.rank] = step + 1
             epoch.taken_by_all(job.world_size)
             given = epoch.given + self._cut(job, epoch, step)
-            self._give(job, rank, epoch, step, ids, given, job.is_last(epoch, step), whole)
+            self._give(job, rank, epoch, step, ids, given, job.is_last(epoch, step), of_all_ranks)
 
     def _unsure(self, job: Job) -> bool:
         """Whether sizes are about to be known. Of a job that is paused they are not."""
@@ -181,7 +181,7 @@ class Drawing:
         epoch.cursors[rank.rank] = step + 1
         self._give(job, rank, epoch, step, ids, 0, False, None)
 
-    def _draw(self, job: Job, epoch: Epoch, view: View, count: int) -> None:
+    def _draw(self, job: Job, epoch: Epoch, view: CacheView, count: int) -> None:
         """Draw the next step of a job."""
         job.draws += 1
         key = rnd.key(self._state.nonce, job.number, epoch.number, job.draws)
@@ -201,18 +201,18 @@ class Drawing:
         ids: Ids,
         given: int,
         last: bool,
-        whole: Ids | None,
+        of_all_ranks: Ids | None,
     ) -> None:
         """Make a ticket of a rank's samples, and tell it."""
-        dress, waits = self._entering.enter(job, ids, may_wait=not (epoch.explicit or job.whole))
+        dress, waits = self._entering.enter(job, ids, may_wait=not (epoch.explicit or job.collates))
         if not epoch.explicit:
             # Rows that enter alike lie together, those that wait at the end: they make orders of their own.
             rank_of = np.where(waits, 4, 3 - dress.forms.astype(np.int64))
             order = np.argsort(rank_of, kind="stable")
             ids, waits = ids[order], waits[order]
             dress = Dress(dress.forms[order], dress.offsets[order], dress.lengths[order], dress.keep)
-        ticket = self._state.make_ticket(job, rank.session, epoch.number, ids, dress)
-        self._state.division.give(len(ids))
+        ticket = self._state.make_ticket(job, rank.member, epoch.number, ids, dress)
+        self._state.shared_split.give(len(ids))
         self._state.pool.tick(len(ids))
         rank.open += 1
         if waits.any():
@@ -234,7 +234,7 @@ class Drawing:
         seed, key = self._state.randomness(ticket)
         self._state.out.append(
             (
-                rank.session,
+                rank.member,
                 Drawn(
                     ticket=ticket.id,
                     epoch=epoch.number,
@@ -250,7 +250,9 @@ class Drawing:
                     waits=ticket.waits,
                     given=given,
                     last=last,
-                    whole=b"" if whole is None else job.dataset.to_local(whole).tobytes(),
+                    of_all_ranks=b""
+                    if of_all_ranks is None
+                    else job.dataset.to_local(of_all_ranks).tobytes(),
                     company=0 if epoch.explicit else len(self._outlook.peers(job)),
                 ),
             )

@@ -61,7 +61,7 @@ class Recorder:
         self._commons, self._write = commons, write
         state = commons.state
         self._add(
-            Start(PROTOCOL, state.instance, state.nonce.to_bytes(8, "little"), span, state.division.cpus)
+            Start(PROTOCOL, state.instance, state.nonce.to_bytes(8, "little"), span, state.shared_split.cpus)
         )
 
     def handle(self, event: Event, now: float) -> list[Answer]:

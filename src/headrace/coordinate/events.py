@@ -10,7 +10,7 @@ from headrace.coordinate.protocol import Begin, Finished, Join, Reply
 class Came(msgspec.Struct, tag="came", array_like=True, frozen=True):
     """A rank wants to share."""
 
-    session: int
+    member: int
     token: str
     pid: int
     join: Join
@@ -19,14 +19,14 @@ class Came(msgspec.Struct, tag="came", array_like=True, frozen=True):
 class Named(msgspec.Struct, tag="named", array_like=True, frozen=True):
     """A rank names the samples of a dataset that was not known: 16 bytes of identity each."""
 
-    session: int
+    member: int
     identities: bytes
 
 
 class Began(msgspec.Struct, tag="began", array_like=True, frozen=True):
     """A rank begins an epoch, or goes on with one that another host began, of which it knows ``progress``."""
 
-    session: int
+    member: int
     begin: Begin
     progress: bytes | None = None
 
@@ -34,33 +34,33 @@ class Began(msgspec.Struct, tag="began", array_like=True, frozen=True):
 class Asked(msgspec.Struct, tag="asked", array_like=True, frozen=True):
     """A rank asks for a draw; ``indices`` where it drew for itself."""
 
-    session: int
+    member: int
     indices: bytes = b""
 
 
 class Done(msgspec.Struct, tag="done", array_like=True, frozen=True):
     """Rows are prepared, or given up."""
 
-    session: int
+    member: int
     finished: Finished
 
 
 class WasIdle(msgspec.Struct, tag="idle", array_like=True, frozen=True):
     """A worker of a rank has nothing to do."""
 
-    session: int
+    member: int
 
 
 class Gone(msgspec.Struct, tag="gone", array_like=True, frozen=True):
     """A rank is gone. Its workers may go on for a moment."""
 
-    session: int
+    member: int
 
 
 class Buried(msgspec.Struct, tag="buried", array_like=True, frozen=True):
     """Nothing of a rank that is gone runs any more."""
 
-    session: int
+    member: int
 
 
 class Ticked(msgspec.Struct, tag="ticked", array_like=True, frozen=True):
@@ -93,7 +93,7 @@ class GiveBack(msgspec.Struct, tag="give_back", array_like=True, frozen=True):
 
 
 HOST = 0
-"""The session that stands for the host itself."""
+"""The member that stands for the host itself."""
 
 Answer = tuple[int, Reply | GiveBack]
 """Whom to tell what."""

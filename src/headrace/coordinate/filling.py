@@ -31,13 +31,13 @@ class Filling:
         self._admission = admission
         self._finishing = finishing
 
-    def fill(self, session: int) -> Order | None:
+    def fill(self, member: int) -> Order | None:
         """Something for an idle worker of a job to prepare into the cache: what most jobs still need."""
-        if session not in self._state.ranks:
+        if member not in self._state.ranks:
             return None
-        job, _ = self._state.ranks[session]
+        job, _ = self._state.ranks[member]
         shelf = self._shelf_to_fill(job)
-        if shelf is None or self._state.pool.eviction.name == "none" or not job.fills:
+        if shelf is None or self._state.pool.worths.eviction.name == "none" or not job.fills:
             return None
         # Somebody else's workers have something to do, so there is no time to spare, only this worker's turn.
         if any(
@@ -58,7 +58,7 @@ class Filling:
         if not len(ids):
             return None
         dress, _ = self._entering.enter(job, ids, may_wait=False)
-        ticket = self._state.make_ticket(job, session, -1, ids, dress, fill=True)
+        ticket = self._state.make_ticket(job, member, -1, ids, dress, fill=True)
         self._entering.read(ticket, np.arange(len(ids)))
         if shelf.form == Form.AUGMENTED:
             self._admission.grant(

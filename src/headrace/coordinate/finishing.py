@@ -29,10 +29,10 @@ class Finishing:
         self._admission = admission
         self._waiting = waiting
 
-    def finished(self, session: int, event: Finished) -> None:
+    def finished(self, member: int, event: Finished) -> None:
         """Rows of a ticket are prepared, or given up."""
         ticket = self._state.tickets.get(event.ticket)
-        if ticket is None or ticket.session != session:
+        if ticket is None or ticket.member != member:
             return
         stop = event.first + event.count
         if stop > len(ticket.ids):
@@ -42,9 +42,11 @@ class Finishing:
         mine = {offset for offset, (row, _, _) in ticket.blocks.items() if event.first <= row < stop}
         kept = self._kept(job, ticket, event, mine) if event.published and len(closing) else {}
         # All of it is true; from here on things change.
-        self._state.decodes += event.spent.decoded
-        self._state.fetches += event.spent.fetched
-        self._state.division.add(event.spent)
+        self._state.decodes += int(event.spent.decoded)
+        self._state.fetches += int(event.spent.fetched)
+        self._state.shared_split.add(event.spent)
+        if job.took.add(event.spent, event.count):
+            self._state.pool.learn(job.shelves.values(), job.took)
         for form, wanted in zip(CACHEABLE, event.wanted, strict=True):
             if wanted and form in job.shelves:
                 job.shelves[form].too_small(min(wanted, 1 << 32))
@@ -131,8 +133,8 @@ class Finishing:
                 self._waiting.forget(sample, ticket)
         if ticket.left == 0:
             del self._state.tickets[ticket.id]
-            if ticket.session in self._state.ranks and not ticket.fill:
-                self._state.ranks[ticket.session][1].open -= 1
+            if ticket.member in self._state.ranks and not ticket.fill:
+                self._state.ranks[ticket.member][1].open -= 1
             self._state.late.discard(ticket.id)
             if ticket.waits == len(ticket.ids):  # one that waited says nothing: patience would feed on itself
                 self._state.span_of_tickets += 0.1 * (
@@ -163,7 +165,7 @@ class Finishing:
 
     def drop_used_up(self, shelf: Shelf | None, samples: list[int]) -> None:
         """Augmented samples that nobody needs any more make room at once."""
-        name = self._state.pool.eviction.name
+        name = self._state.pool.worths.eviction.name
         if shelf is None or shelf.form != Form.AUGMENTED or not samples or name not in ("auto", "uses"):
             return
         gone = shelf.used_up(list(dict.fromkeys(samples)))

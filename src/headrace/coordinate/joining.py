@@ -37,9 +37,9 @@ class Joining:
         self._finishing = finishing
         self._budgets = budgets
 
-    def join(self, session: int, token: str, pid: int, join: Join) -> Joined | Refused:
+    def join(self, member: int, token: str, pid: int, join: Join) -> Joined | Refused:
         """A rank wants to share. It may say so once."""
-        if session in self._state.ranks or session in self._state.joining:
+        if member in self._state.ranks or member in self._state.joining:
             raise ProtocolError("a second join on one connection")
         if join.rank >= join.world_size:
             raise ProtocolError(f"rank {join.rank} of {join.world_size}")
@@ -52,28 +52,28 @@ class Joining:
             return Refused(f"this host knows no sampling {join.sampling!r} with eviction {join.eviction!r}")
         dataset = self._state.universe.datasets.get(join.dataset)
         if dataset is None:
-            self._state.joining[session] = (token, join, pid)
+            self._state.joining[member] = (token, join, pid)
             return Joined(identities=True)
         if dataset.size != join.samples:
             return Refused(f"the dataset has {dataset.size} samples here and {join.samples} there")
-        return self._enter(session, token, pid, join, dataset)
+        return self._enter(member, token, pid, join, dataset)
 
-    def identity_bytes(self, session: int) -> int:
+    def identity_bytes(self, member: int) -> int:
         """Bytes of the identities that a rank has to send."""
-        if session not in self._state.joining:
+        if member not in self._state.joining:
             raise ProtocolError("identities that nobody asked for")
-        return 16 * self._state.joining[session][1].samples
+        return 16 * self._state.joining[member][1].samples
 
-    def progress_limit(self, session: int) -> int:
+    def progress_limit(self, member: int) -> int:
         """Bytes of what a rank can know of an epoch, at most."""
-        return self._state.member(session)[0].progress_limit
+        return self._state.joined(member)[0].progress_limit
 
-    def identities(self, session: int, data: bytes) -> Joined | Refused:
+    def identities(self, member: int, data: bytes) -> Joined | Refused:
         """The identities of the samples of a dataset that was not known when the rank joined."""
-        if len(data) != self.identity_bytes(session):
-            raise ProtocolError(f"{len(data)} bytes of identities, and not {self.identity_bytes(session)}")
+        if len(data) != self.identity_bytes(member):
+            raise ProtocolError(f"{len(data)} bytes of identities, and not {self.identity_bytes(member)}")
         table = np.frombuffer(data, np.uint8).reshape(-1, 16)
-        token, join, pid = self._state.joining.pop(session)
+        token, join, pid = self._state.joining.pop(member)
         dataset = self._state.universe.datasets.get(join.dataset)
         if dataset is None:
             dataset = self._state.universe.add(join.dataset, join.label, table)
@@ -83,9 +83,9 @@ class Joining:
             for job in self._state.jobs.values():
                 if job.stale is not None:
                     job.stale.grow(self._state.universe.size)
-        return self._enter(session, token, pid, join, dataset)
+        return self._enter(member, token, pid, join, dataset)
 
-    def _enter(self, session: int, token: str, pid: int, join: Join, dataset: Dataset) -> Joined | Refused:
+    def _enter(self, member: int, token: str, pid: int, join: Join, dataset: Dataset) -> Joined | Refused:
         group = token if join.sampling == "uniform" else join.group
         keys = dict(zip(CACHEABLE, (join.encoded, join.decoded, join.augmented), strict=True))
         if join.sampling == "uniform":
@@ -110,7 +110,7 @@ class Joining:
             if len(self._state.jobs) >= MOST_JOBS:
                 return Refused(f"{MOST_JOBS} jobs share already, which is the most that one host serves")
             if not self._state.jobs:
-                self._state.pool.eviction = EVICTIONS[join.eviction]
+                self._state.pool.worths.eviction = EVICTIONS[join.eviction]
             job = self._state.jobs[self._state.next_job] = Job(self._state.next_job, join, dataset)
             self._state.next_job += 1
             self._state.absent.come(job)
@@ -125,22 +125,20 @@ class Joining:
                 job.stale = Bits.empty(self._state.universe.size)
                 self._instances.change_left(job, shelf, shelf.cached.ids(), 1)
             self._budgets.set()
-        rank = Rank(
-            session, token, join.rank if join.sampling != "uniform" else 0, pid, heard=self._state.now
-        )
+        rank = Rank(member, token, join.rank if join.sampling != "uniform" else 0, pid, heard=self._state.now)
         job.ranks[rank.rank] = rank
-        self._state.ranks[session] = (job, rank)
+        self._state.ranks[member] = (job, rank)
         return Joined(identities=False)
 
-    def gone(self, session: int) -> None:
+    def gone(self, member: int) -> None:
         """A job's process is gone, or has left. Its workers may go on for a moment: see ``buried``."""
-        self._state.joining.pop(session, None)
-        if session not in self._state.ranks:
+        self._state.joining.pop(member, None)
+        if member not in self._state.ranks:
             return
-        job, rank = self._state.ranks.pop(session)
-        orphans = self._state.orphans.setdefault(session, [])
-        reads = self._state.reads.setdefault(session, [])
-        for ticket in [ticket for ticket in self._state.tickets.values() if ticket.session == session]:
+        job, rank = self._state.ranks.pop(member)
+        orphans = self._state.orphans.setdefault(member, [])
+        reads = self._state.reads.setdefault(member, [])
+        for ticket in [ticket for ticket in self._state.tickets.values() if ticket.member == member]:
             orphans += ticket.blocks
             ticket.blocks.clear()
             rows = np.flatnonzero(ticket.open)
@@ -167,10 +165,10 @@ class Joining:
         self._state.pool.changed()
         self._budgets.set()
 
-    def buried(self, session: int) -> None:
-        """Nothing of a lost session runs any more."""
-        self._state.pool.give_back(self._state.orphans.pop(session, []))
-        for shelf, samples in self._state.reads.pop(session, []):
+    def buried(self, member: int) -> None:
+        """Nothing of a lost member runs any more."""
+        self._state.pool.give_back(self._state.orphans.pop(member, []))
+        for shelf, samples in self._state.reads.pop(member, []):
             shelf.release(samples)
             self._finishing.drop_used_up(shelf, samples)
         self._state.pool.fit()

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.coordinate.costs import Took
 from headrace.coordinate.protocol import Join
 from headrace.coordinate.shelf import Shelf
 from headrace.coordinate.universe import Dataset
@@ -58,7 +59,7 @@ class Epoch:
 class Rank:
     """One process of a job, as it is connected now."""
 
-    session: int
+    member: int
     token: str
     rank: int
     pid: int
@@ -93,7 +94,7 @@ class Job:
         self.sampling, self.budget, self.split = join.sampling, join.budget, join.split
         self.dataset = dataset
         self.world_size = join.world_size
-        self.fills, self.whole = join.fills, join.whole
+        self.fills, self.collates = join.fills, join.collates
         self.geometry = Geometry(join.batch_size, 0, join.world_size, join.drop_last)
         self.ranks: dict[int, Rank] = {}
         self.shelves: dict[Form, Shelf] = {}
@@ -111,6 +112,8 @@ class Job:
         self.past: dict[int, list[Ids]] = {}
         """By number: steps of epochs that were drawn before all ranks left, in the dataset's own indices."""
         self.draws = 0
+        self.took = Took()
+        """Of its workers, what the pool has yet to learn of."""
 
     def begin(
         self, rank: int, number: int, *, explicit: bool, given: int, step: int, taken_over: bool

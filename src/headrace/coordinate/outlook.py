@@ -9,7 +9,7 @@ from headrace.coordinate.members import Job, Rank
 from headrace.coordinate.state import State
 from headrace.core.bits import at_least, count, test
 from headrace.core.forms import Form
-from headrace.sampling import View
+from headrace.sampling import CacheView
 
 Ids = NDArray[np.int64]
 
@@ -27,7 +27,7 @@ class Outlook:
             peers |= shelf.jobs
         return tuple(sorted(peers - {job.number}))
 
-    def view(self, job: Job) -> View:
+    def view(self, job: Job) -> CacheView:
         peers = self.peers(job)
         augmented, decoded = job.shelves.get(Form.AUGMENTED), job.shelves.get(Form.DECODED)
         encoded = job.shelves.get(Form.ENCODED)
@@ -57,7 +57,7 @@ class Outlook:
         room = self._room(job)
         if 0 < room < 1 << 60:
             self._state.pool.reconsider()
-        return View(tuple(ready), pending, peers, room, later)
+        return CacheView(tuple(ready), pending, peers, room, later)
 
     def _room(self, job: Job) -> int:
         """How many samples that this job prepares could be kept without losing what others need."""
@@ -78,7 +78,7 @@ class Outlook:
         free = self._state.pool.room(Form.DECODED) // decoded.expected
         return free + count(used_up) - int(np.count_nonzero(test(used_up, reading)))
 
-    def should_wait(self, job: Job, rank: Rank, view: View, count: int) -> bool:
+    def should_wait(self, job: Job, rank: Rank, view: CacheView, count: int) -> bool:
         """Whether a draw had better wait a moment, for the rank has others under way.
 
         What it would prepare now could not be kept, and so would be prepared again for others, although room

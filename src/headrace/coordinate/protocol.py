@@ -2,7 +2,7 @@
 
 Three kinds of connection, told apart by ``Hello.role``: a ``job`` asks for draws, a ``worker`` reports what it
 published and offers its idle time, and ``control`` asks for the status or for the end. What is larger than a
-message (identities, sets of samples) travels as a sealed memfd beside it.
+message (identities, sets of samples) travels beside it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from typing import Annotated
 
 import msgspec
 
-from headrace.coordinate.messages import Order, Spent
+from headrace.coordinate.messages import Order
+from headrace.planning import Spent
 
 PROTOCOL = 4
 """Raised whenever a message changes its meaning."""
@@ -38,11 +39,11 @@ class Hello(msgspec.Struct, tag="hello", array_like=True):
     """"job", "worker" or "control"."""
     pid: int = 0
     job: Key = ""
-    """The token of the job's session; a worker names its job by it."""
+    """The token of the job's member; a worker names its job by it."""
 
 
 class Welcome(msgspec.Struct, tag="welcome", array_like=True):
-    """The host takes the connection; jobs' workers get the cache's memory as a descriptor beside it."""
+    """The host takes the connection; jobs' workers get the cache's memory beside it, where it can be shared."""
 
     instance: int
     span: int = 0
@@ -81,7 +82,7 @@ class Join(msgspec.Struct, tag="join", array_like=True):
     eviction: Key
     batch_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 32)]
     drop_last: bool
-    whole: bool = False
+    collates: bool = False
     """Batches are made in one piece, so none of their rows can wait for others."""
     fills: bool = True
     """Whether idle workers may be given something to prepare for the cache."""
@@ -95,11 +96,11 @@ class Joined(msgspec.Struct, tag="joined", array_like=True):
 
 
 class Identities(msgspec.Struct, tag="identities", array_like=True):
-    """16 bytes per sample, in a memfd beside this message."""
+    """16 bytes per sample, beside this message."""
 
 
 class Begin(msgspec.Struct, tag="begin", array_like=True):
-    """An epoch begins, or goes on where a memfd with the set of samples already delivered comes beside this."""
+    """An epoch begins, or goes on where the set of samples already delivered comes beside this."""
 
     epoch: Count
     given: Count = 0
@@ -132,13 +133,13 @@ class Drawn(msgspec.Struct, tag="drawn", array_like=True):
     lengths: bytes
     keep: bytes
     grants: bytes
-    """int64 rows of (form, offset, capacity)."""
+    """int64 rows of (form, address, capacity)."""
     waits: int
     """Rows from this one on wait for what others are preparing; an ``Update`` follows."""
     given: int
     """Samples of the epoch that are given out once every rank has this batch."""
     last: bool
-    whole: bytes = b""
+    of_all_ranks: bytes = b""
     """The samples of the whole step, where several ranks share it."""
     company: Count = 0
     """Other jobs that draw what this one prepares, as this one does what they do."""
@@ -168,7 +169,7 @@ class Finished(msgspec.Struct, tag="finished", array_like=True):
     first: Count
     count: Count
     published: Rows = b""
-    """int64 rows of (row of the draw, form, offset, bytes)."""
+    """int64 rows of (row of the draw, form, address, bytes)."""
     wanted: tuple[Count, Count, Count] = (0, 0, 0)
     """By form: the largest extent for which there was no room in the grants."""
     spent: Spent = msgspec.field(default_factory=Spent)

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.coordinate.costs import Costs
 from headrace.core.bits import Bits, drop, put
 from headrace.core.forms import Form
 from headrace.core.sparse import PAGE
 
 Ids = NDArray[np.int64]
 
-SAVES = {Form.ENCODED: 1.0, Form.DECODED: 8.0, Form.AUGMENTED: 9.0}
-"""What one use of a form saves, against preparing from storage: fetching alone is the least of it."""
 _GUESS = 1 << 20
 """What an extent is taken to need before the first one has been seen."""
 _FIRST_CAPACITY = 16 * _GUESS
@@ -42,6 +41,11 @@ class Shelf:
         self.busy: Counter[int] = Counter()
         """Readers of a cached sample: it cannot go while there are any."""
         self.bytes = 0
+        self.costs = Costs()
+        """What its jobs were seen to take for a sample."""
+        self.measured = self.saves = 0.0
+        """What preparing a sample of it took when that was last taken over (``savings``), and what it counts for; 0:
+        that was not asked yet."""
         self.body = body
         """Bytes of each extent, where all have the same; 0 where they may differ."""
         self._largest = self._seen = self._total = 0
@@ -50,7 +54,7 @@ class Shelf:
         self._table = np.zeros((_FIRST, 7), np.int64)
 
     # columns of the table
-    _ID, _OFFSET, _LENGTH, _USES, _ADMITTED, _USED, _LEFT = range(7)
+    _ID, _ADDRESS, _LENGTH, _USES, _ADMITTED, _USED, _LEFT = range(7)
 
     def grow(self, universe: int) -> None:
         """There are more samples."""
@@ -108,7 +112,7 @@ class Shelf:
     def put(
         self,
         samples: Sequence[int],
-        offsets: Sequence[int],
+        addresses: Sequence[int],
         sizes: Sequence[int],
         now: int,
         left: Sequence[int] | int = 0,
@@ -126,7 +130,7 @@ class Shelf:
             rows += range(used + len(rows), used + count)
         self._rows.update(zip(samples, rows, strict=True))
         entries = np.empty((count, 7), np.int64)
-        entries[:, 0], entries[:, 1], entries[:, 2] = samples, offsets, sizes
+        entries[:, 0], entries[:, 1], entries[:, 2] = samples, addresses, sizes
         entries[:, 3], entries[:, 4:6], entries[:, 6] = 0, now, left
         self._table[rows] = entries
         self.bytes += sum(sizes)
@@ -142,13 +146,17 @@ class Shelf:
         self._table[rows, self._ID] = -1
         self.bytes -= int(gone[:, self._LENGTH].sum())
         drop(self.cached.words, gone[:, self._ID])
-        offsets: list[int] = gone[:, self._OFFSET].tolist()
-        return offsets
+        addresses: list[int] = gone[:, self._ADDRESS].tolist()
+        return addresses
 
     def find(self, samples: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Offsets and lengths of cached samples."""
+        """Addresses and lengths of cached samples."""
         found = self._table[[self._rows[sample] for sample in samples]]
-        return found[:, self._OFFSET], found[:, self._LENGTH]
+        return found[:, self._ADDRESS], found[:, self._LENGTH]
+
+    def address_of(self, sample: int) -> int:
+        """Where a cached sample lies."""
+        return int(self._table[self._rows[sample], self._ADDRESS])
 
     def rows(self, samples: list[int]) -> NDArray[np.int64]:
         """All about cached samples: rows as of ``entries``."""
@@ -178,7 +186,7 @@ class Shelf:
         return [sample for sample, jobs in zip(there, left, strict=True) if jobs <= 0]
 
     def entries(self) -> NDArray[np.int64]:
-        """All cached samples that nobody reads: rows of (sample, offset, bytes, uses, admitted, used, left)."""
+        """All cached samples that nobody reads: rows of (sample, address, bytes, uses, admitted, used, left)."""
         table = self._table[: len(self._rows) + len(self._free)]
         there = table[:, self._ID] >= 0
         if self.busy:

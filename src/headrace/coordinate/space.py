@@ -1,4 +1,4 @@
-"""Where extents lie in the memory of a cache: an allocator of offsets that touches no memory."""
+"""Where extents lie in the memory of a cache: an allocator of addresses that touches no memory."""
 
 from __future__ import annotations
 
@@ -40,11 +40,14 @@ class Space:
     list. Only when no address is left that was never given out are free blocks put together and cut anew.
     """
 
-    def __init__(self, span: int, page: int = PAGE) -> None:
+    def __init__(self, span: int, page: int = PAGE, base: int = 0) -> None:
+        """``base``: where the addresses begin."""
         if page < ALIGN or page & (page - 1):
             raise ValueError(f"pages of {page} bytes")
         if span < 0:
             raise ValueError(f"a span of {span} bytes")
+        if base & (page - 1):
+            raise ValueError(f"addresses from {base} on, with pages of {page} bytes")
         self.span = span & -page
         self.page = page
         self.cuts = 0
@@ -64,7 +67,7 @@ class Space:
         self._uncut = Ranges()
         """From which blocks of any size are cut."""
         if self.span:
-            self._uncut.free(0, self.span)
+            self._uncut.free(base, self.span)
         self._freed = 0
         """Bytes of blocks that were freed since free blocks were put together."""
 

@@ -12,16 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.coordinate.absent import Absent
-from headrace.coordinate.division import Division
 from headrace.coordinate.events import Answer
 from headrace.coordinate.members import Job, Rank
 from headrace.coordinate.pool import Pool
 from headrace.coordinate.protocol import (
     Join,
 )
+from headrace.coordinate.shared_split import SharedSplit
 from headrace.coordinate.shelf import Shelf
 from headrace.coordinate.tickets import Dress, Ticket
 from headrace.coordinate.universe import Universe
+from headrace.core.addresses import Tier
 from headrace.core.bits import test
 from headrace.core.errors import ProtocolError
 from headrace.core.forms import Form
@@ -40,16 +41,16 @@ class State:
         self.instance, self.nonce = instance, nonce
         self.now = 0.0
         self.out: list[Answer] = []
-        """Replies to send: the session, and what to tell it."""
+        """Replies to send: the member, and what to tell it."""
         self.universe = Universe() if universe is None else universe
         self.remaining = Remaining(self.universe.size)
         self.jobs: dict[int, Job] = {}
         self.ranks: dict[int, tuple[Job, Rank]] = {}
-        """By session."""
+        """By member."""
         self.absent = Absent()
         self.tickets: dict[int, Ticket] = {}
-        self.pool = Pool(span, self.needs)
-        self.division = Division()
+        self.pool = Pool({Tier.ARENA: span}, self.needs)
+        self.shared_split = SharedSplit()
         self.decodes = self.fetches = self.refills = 0
         self.samplers: dict[str, Sampler] = {name: make() for name, make in SAMPLERS.items()}
         self.joining: dict[int, tuple[str, Join, int]] = {}
@@ -58,7 +59,7 @@ class State:
         self.waiting: dict[int, list[Ticket]] = defaultdict(list)
         """By sample: the tickets that wait for it."""
         self.orphans: dict[int, list[int]] = {}
-        """Blocks that a lost session's workers may still be writing to."""
+        """Blocks that a lost member's workers may still be writing to."""
         self.reads: dict[int, list[tuple[Shelf, list[int]]]] = {}
         """Samples that they may still be reading."""
         self.late: set[int] = set()
@@ -95,10 +96,10 @@ class State:
         return decoded.jobs if decoded is not None else {job.number}
 
     def make_ticket(
-        self, job: Job, session: int, epoch: int, ids: Ids, dress: Dress, *, fill: bool = False
+        self, job: Job, member: int, epoch: int, ids: Ids, dress: Dress, *, fill: bool = False
     ) -> Ticket:
         """A new ticket."""
-        ticket = Ticket(self.next_ticket, job.number, session, epoch, ids, dress, self.now, fill)
+        ticket = Ticket(self.next_ticket, job.number, member, epoch, ids, dress, self.now, fill)
         self.next_ticket += 1
         self.tickets[ticket.id] = ticket
         return ticket
@@ -107,11 +108,11 @@ class State:
         """Takes the place of seed and epoch: no two tickets ever make the same augmented sample."""
         return self.nonce & ((1 << 63) - 1), ticket.id
 
-    def member(self, session: int) -> tuple[Job, Rank]:
+    def joined(self, member: int) -> tuple[Job, Rank]:
         """Who speaks; it must have joined."""
-        if session not in self.ranks:
+        if member not in self.ranks:
             raise ProtocolError("a request before a join")
-        return self.ranks[session]
+        return self.ranks[member]
 
     @property
     def patience(self) -> float:

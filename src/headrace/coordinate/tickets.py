@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.core.addresses import NOWHERE
 from headrace.core.forms import CACHEABLE, Form
 
 Ids = NDArray[np.int64]
@@ -19,6 +20,7 @@ class Dress:
 
     forms: NDArray[np.uint8]
     offsets: Ids
+    """Addresses."""
     lengths: Ids
     keep: NDArray[np.uint8]
 
@@ -27,7 +29,7 @@ class Dress:
         """Rows that enter from storage."""
         return cls(
             np.zeros(count, np.uint8),
-            np.full(count, -1, np.int64),
+            np.full(count, NOWHERE, np.int64),
             np.zeros(count, np.int64),
             np.zeros(count, np.uint8),
         )
@@ -39,7 +41,7 @@ class Ticket:
 
     id: int
     job: int
-    session: int
+    member: int
     epoch: int
     ids: Ids
     dress: Dress
@@ -47,7 +49,7 @@ class Ticket:
     """When it was given out."""
     fill: bool = False
     blocks: dict[int, tuple[int, Form, int]] = field(default_factory=dict)
-    """Granted and not filled, by offset: row, form, capacity."""
+    """Granted and not filled, by address: row, form, capacity."""
     reads: NDArray[np.bool_] = field(init=False)
     """Rows whose extents are in use: those of ``dress.forms``."""
     open: NDArray[np.bool_] = field(init=False)
@@ -74,7 +76,7 @@ class Ticket:
                 yield form, self.ids[chosen].tolist()
 
     def grants(self, first: int = 0) -> bytes:
-        """The blocks of rows from ``first`` on, as rows of (row, form, offset, capacity)."""
+        """The blocks of rows from ``first`` on, as rows of (row, form, address, capacity)."""
         rows = [
             (row, int(form), offset, size)
             for offset, (row, form, size) in self.blocks.items()

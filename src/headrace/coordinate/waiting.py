@@ -69,9 +69,9 @@ class Waiting:
 
     def resolve(self, ticket: Ticket) -> None:
         """Nothing of a ticket waits any more: say how the rest of its rows enters."""
-        if ticket.session not in self._state.ranks:
-            return  # it waited for another ticket of a session that is gone, and goes with it
-        job, rank = self._state.ranks[ticket.session]
+        if ticket.member not in self._state.ranks:
+            return  # it waited for another ticket of a member that is gone, and goes with it
+        job, rank = self._state.ranks[ticket.member]
         rows = np.arange(ticket.waits, len(ticket.ids))
         missed = rows[(ticket.dress.forms[rows] == 0) & ticket.open[rows]]
         if len(missed):
@@ -86,7 +86,7 @@ class Waiting:
         rank.count(dress.forms[first:], self._state.now)
         self._state.out.append(
             (
-                ticket.session,
+                ticket.member,
                 Update(
                     ticket=ticket.id,
                     forms=dress.forms[first:].tobytes(),

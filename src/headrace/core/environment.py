@@ -13,6 +13,8 @@ from headrace.core.errors import OptionError
 _NO = ("0", "false", "no")
 _PATIENCE = 60.0
 """Seconds for which a host may be silent. One that numbers tens of millions of samples is for a while."""
+_STORAGE_PATIENCE = 300.0
+"""Seconds for which storage is asked again for a sample."""
 _LAUNCHES = (("TORCHELASTIC_RUN_ID",), ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("MASTER_ADDR", "MASTER_PORT"))
 """What all processes of one job, and only those, have in common."""
 _RANKS_HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
@@ -58,13 +60,22 @@ def runtime_dir() -> str:
 
 def host_patience() -> float:
     """``HEADRACE_HOST_PATIENCE``: seconds for which a host may be silent where somebody waits for its answer."""
-    asked = os.environ.get("HEADRACE_HOST_PATIENCE") or _PATIENCE
+    return _seconds("HEADRACE_HOST_PATIENCE", _PATIENCE)
+
+
+def storage_patience() -> float:
+    """``HEADRACE_STORAGE_PATIENCE``: seconds for which storage is asked again for a sample that it does not give."""
+    return _seconds("HEADRACE_STORAGE_PATIENCE", _STORAGE_PATIENCE)
+
+
+def _seconds(name: str, usual: float) -> float:
+    asked = os.environ.get(name) or usual
     try:
         seconds = float(asked)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < float("inf"):
-        raise OptionError(f"HEADRACE_HOST_PATIENCE={asked!r} is no number of seconds")
+        raise OptionError(f"{name}={asked!r} is no number of seconds")
     return seconds
 
 

@@ -65,6 +65,22 @@ class HostRefused(HostUnavailable):
         self.again = again
 
 
+class NotNow(HeadraceError):
+    """A source's answer for a sample that cannot be read just now: storage is busy, or a connection was lost.
+
+    It is asked again after a pause, while other samples are read; of ``retry_after`` seconds at least, where storage
+    said so. A sample that is itself at fault is answered by any other exception.
+    """
+
+    def __init__(self, reason: str = "not now", *, retry_after: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after = retry_after
+
+
+class StorageUnavailable(HeadraceError, RuntimeError):
+    """Storage did not give a sample for as long as it was asked. It is not known to be a bad one."""
+
+
 class BadSample(msgspec.Struct, frozen=True):
     """One sample that could not be prepared: which one, where it lies, and why."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,27 @@ class Body:
             for start, size, memory in zip(self.starts, self.sizes, out, strict=False)
             if size
         ]
+
+
+class Layouts:
+    """How rows lie, as orders say it (own workers only), or as it was known from the start."""
+
+    def __init__(self, layout: RowLayout | None, *, targets: bool) -> None:
+        """``layout``: that of orders that say nothing. ``targets``: samples have targets."""
+        self._targets = targets
+        self._found: dict[bytes, tuple[RowLayout, Body]] = {}
+        self.known = layout is not None
+        """Whether orders need not say it."""
+        if layout is not None:
+            self._found[b""] = layout, Body.of(layout, targets=targets)
+
+    def find(self, encoded: bytes) -> tuple[RowLayout, Body]:
+        """The layout that an order carries, and the body of its rows."""
+        found = self._found.get(encoded)
+        if found is None:
+            layout: RowLayout = pickle.loads(encoded)
+            found = self._found[encoded] = layout, Body.of(layout, targets=self._targets)
+        return found
 
 
 def load(extents: list[memoryview], blocks: Blocks, rows: list[int]) -> None:

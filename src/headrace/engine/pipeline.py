@@ -1,23 +1,31 @@
 """A worker's pipeline for row orders: one thread claims and fetches, others prepare.
 
-The main thread prepares too, so user code runs where it expects to. How many threads prepare is the host's to
-say (``Threads``); whether user code can use more than one is measured here and reported.
+Where storage is slower than preparing, several threads fetch, each an order of its own, and one at a time claims
+(``Gate``). Orders are prepared as they are complete. The main thread prepares too, so user code runs where it expects
+to. How many threads prepare is the host's to say (``Threads``); whether user code can use more than one is measured
+here and reported.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
-from headrace.coordinate.messages import FILLED, Command, Failed, Order, OrderDone, Threads
+from headrace.coordinate.messages import FILLED, Command, Failed, Order, OrderDone, Stop, Threads
 from headrace.core.memory import thread_room
+from headrace.engine.fetching import Fetched
+from headrace.engine.gate import Gate
 from headrace.engine.gil import GilProbe
-from headrace.engine.link import IDLE, Link
+from headrace.engine.link import Link
 from headrace.engine.queues import Closed, TimedQueue
-from headrace.engine.rows import Fetched, RowStages
+from headrace.engine.reader import unavailable
+from headrace.engine.rows import RowStages
 from headrace.engine.share import SharedStore
 from headrace.engine.store import Store
 from headrace.engine.worker import RemoteError
+from headrace.planning import fetched_ahead
+from headrace.planning.window import ORDERS
 from headrace.recipes.program import Program
 
 _MEASURE = 0.5
@@ -35,18 +43,25 @@ class RowPipeline:
         threads: int,
         measure: bool,
         store: Store | None = None,
+        gate: Gate | None = None,
     ) -> None:
         """``measure``: there is user code; find out whether it holds the interpreter lock. ``store``: where
-        idle time is offered, if it is wanted there."""
+        idle time is offered, if it is wanted there. ``gate``: that of the stages."""
         self._link = link
         self._stages = stages
         self._compile = compile_program
         self._wanted = threads
         self._measure = measure
         self._running = 0
-        self._queue: TimedQueue[Fetched] = TimedQueue(max(1, threads))
+        self._queue: TimedQueue[Fetched] = TimedQueue(fetched_ahead(threads))
         self._lock = threading.Lock()
+        self._gate = Gate() if gate is None else gate
+        self._gate.on_room = self._fetch_more
+        self._fetchers = 0
+        self._most_fetchers = ORDERS
+        self._handing = threading.Lock()
         self._under_way = 0
+        """Orders that were claimed and are not finished."""
         self._ended = threading.Condition()
         self._layout = b""
         """How rows lie, as the last order said: fills come from elsewhere and cannot know."""
@@ -55,11 +70,15 @@ class RowPipeline:
             self._shared.on_fill = self._fill
 
     def on_command(self, command: Command) -> None:
-        """More or fewer preparing threads; fewer take effect as orders end."""
+        """More or fewer preparing threads; fewer take effect as orders end. Or the end."""
         if isinstance(command, Threads):
             self._wanted = command.count
-            self._queue.resize(max(1, command.count))
+            self._queue.resize(fetched_ahead(command.count))
             self._staff()
+        elif isinstance(command, Stop):
+            # Nobody sleeps out a pause, or waits for storage.
+            self._gate.stop()
+            self._queue.close()
 
     def _staff(self) -> None:
         with self._lock:
@@ -72,6 +91,7 @@ class RowPipeline:
 
     def serve(self) -> None:
         """Work until stopped; call from the worker's main thread."""
+        self._fetchers = 1
         threading.Thread(target=self._fetch, name="headrace-claim", daemon=True).start()
         self._staff()
         self._prepare(lambda: False)
@@ -94,10 +114,22 @@ class RowPipeline:
                 return True
         return False
 
+    def _fetch_more(self) -> None:
+        """There is room for another order, and all threads that fetch are busy with theirs."""
+        with self._lock:
+            if self._fetchers >= self._most_fetchers or not thread_room(1):
+                return
+            try:
+                threading.Thread(target=self._fetch, name="headrace-claim", daemon=True).start()
+            except RuntimeError:
+                self._most_fetchers = self._fetchers
+            else:
+                self._fetchers += 1
+
     def _fetch(self) -> None:
         room = 0.0
         try:
-            while True:
+            while self._gate.enter():
                 claim = self._link.claim(None if self._shared is None else self._idle)
                 if claim is None:
                     break
@@ -106,21 +138,46 @@ class RowPipeline:
                 if order.alone:
                     self._finish_all()
                     self._link.board.mark_alone(claim)
-                fetched = self._stages.fetch(order, claim)
-                fetched.spent.wait_room = (
-                    room  # of the order before: this one's is not known before it is gone
-                )
                 with self._ended:
                     self._under_way += 1
-                room = self._queue.put(fetched)
+                if order.alone:
+                    self._gate.begin()
+                else:
+                    self._gate.begin_and_leave()  # others may claim, if this takes long
+                try:
+                    fetched = self._stages.fetch(order, claim)
+                    # Of the order before: this one's is not known before it is gone.
+                    fetched.spent.wait_room = room
+                    room = self._hand_on(fetched)
+                finally:
+                    self._gate.end(enters=True)
                 if order.alone:
                     self._finish_all()
+                    self._gate.leave()
         except Closed:
             pass
         except BaseException as error:
             self._fail(error)
         finally:
+            self._gate.stop()
             self._queue.close()
+
+    def _hand_on(self, fetched: Fetched) -> float:
+        """To those who prepare; the seconds for which there was no room there, counted once however many wait."""
+        if self._queue.offer(fetched):
+            return 0.0
+        with self._gate.handing(), self._handing:
+            return self._queue.put(fetched)
+
+    def _look(self) -> None:
+        """Those who prepare have waited for a while: others may come sooner than what is being read."""
+        self._gate.starving()
+        own = self._gate.oldest_own()
+        if own is not None:
+            seconds = time.monotonic() - own.begun
+            if seconds > self._stages.patience and not self._gate.stopped:
+                self._gate.stop()
+                self._fail(unavailable(own.name(), seconds))
 
     def _idle(self) -> None:
         """There was no order for a while: others may have something to do."""
@@ -129,14 +186,15 @@ class RowPipeline:
 
     def _fill(self, order: Order) -> None:
         """Prepare something into the shared cache."""
-        self._link.pause = IDLE  # there may be more
+        self._link.pause.given()
         order.layout = self._layout
+        with self._ended:
+            self._under_way += 1
         try:
-            fetched = self._stages.fetch(order, None)
-            with self._ended:
-                self._under_way += 1
-            self._queue.put(fetched)
+            with self._gate.order():
+                self._hand_on(self._stages.fetch(order, None))
         except (Closed, RuntimeError):
+            self._finish_one()
             assert self._shared is not None  # this worker is ending; others will fill
             self._shared.finished(order, OrderDone(FILLED, []))
 
@@ -145,16 +203,21 @@ class RowPipeline:
         with self._ended:
             self._ended.wait_for(lambda: self._under_way == 0)
 
+    def _finish_one(self) -> None:
+        with self._ended:
+            self._under_way -= 1
+            self._ended.notify_all()
+
     def _prepare(self, leave: Callable[[], bool]) -> None:
         program = self._compile()
         measured: GilProbe | None = GilProbe() if self._measure else None
         while not leave():
             try:
-                fetched, waited = self._queue.get()
+                fetched, waited = self._queue.get(self._look)
             except Closed:
                 return
             # Waiting longer than the fetch took was waiting for an order, which is no fault of storage.
-            fetched.spent.wait_fetch = min(waited, fetched.spent.fetch)
+            fetched.spent.wait_fetch = min(waited, fetched.took)
             fetched.spent.wait_order = waited - fetched.spent.wait_fetch
             done = self._stages.prepare(fetched, program, measured)
             if measured is not None and measured.seconds > _MEASURE:
@@ -163,6 +226,4 @@ class RowPipeline:
             if fetched.order.fill:
                 done = OrderDone(FILLED, [], spent=done.spent)
             self._link.send(done)
-            with self._ended:
-                self._under_way -= 1
-                self._ended.notify_all()
+            self._finish_one()

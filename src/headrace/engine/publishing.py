@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +16,7 @@ from headrace.engine.store import Store
 from headrace.recipes.program import Work
 
 Published = list[tuple[int, int, int, int]]
-"""Row, form, offset and bytes of each new extent."""
-_Room = list[tuple[int, memoryview] | None]
+"""Row, form, address and bytes of each new extent."""
 
 
 class Publisher:
@@ -27,25 +25,13 @@ class Publisher:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def _room(self, order: Order, form: Form, sizes: list[int]) -> _Room:
-        """Offset and memory of new extents of the given sizes; None where there is no room."""
-        out: _Room = []
-        for size, offset in zip(sizes, self._store.take(order, form, sizes), strict=True):
-            room = None
-            if offset is not None:
-                # A place that turns out to lie outside of the cache is no reason to lose the row.
-                with contextlib.suppress(ValueError):
-                    room = offset, self._store.extent(order, offset, size)
-            out.append(room)
-        return out
-
     def encoded(self, order: Order, rows: list[int], inputs: list[Any]) -> Published:
         """The bytes of ``rows`` as they were fetched."""
         if not rows:
             return []
         sizes = [len(inputs[row]) for row in rows]
         published = []
-        room = self._room(order, Form.ENCODED, sizes)
+        room = self._store.take(order, Form.ENCODED, sizes)
         for row, size, place in zip(rows, sizes, room, strict=True):
             if place is not None:
                 place[1][:] = inputs[row]
@@ -56,10 +42,10 @@ class Publisher:
         """The bodies of ``rows``, which stand in ``out``."""
         if not rows or not body.nbytes:
             return []
-        room = self._room(order, Form.AUGMENTED, [body.nbytes] * len(rows))
+        room = self._store.take(order, Form.AUGMENTED, [body.nbytes] * len(rows))
         found = [(row, *place) for row, place in zip(rows, room, strict=True) if place is not None]
         dump([extent for _, _, extent in found], body.blocks(out), [row for row, _, _ in found])
-        return [(row, int(Form.AUGMENTED), offset, body.nbytes) for row, offset, _ in found]
+        return [(row, int(Form.AUGMENTED), address, body.nbytes) for row, address, _ in found]
 
     def reserve(
         self,
@@ -70,7 +56,7 @@ class Publisher:
         """Extents of single decoded arrays, to be filled by the program; noted in ``taken`` by address."""
         sizes = [extents.array_size(shape, dtype) for shape, dtype in arrays]
         out: list[NDArray[Any] | None] = []
-        room = self._room(order, Form.DECODED, sizes)
+        room = self._store.take(order, Form.DECODED, sizes)
         for (shape, dtype), size, place in zip(arrays, sizes, room, strict=True):
             if place is None:
                 out.append(None)
@@ -97,7 +83,7 @@ class Publisher:
                 if pieces is not None:
                     loose.append((row, pieces, sum(len(piece) for piece in pieces)))
         if loose and not work.taken:
-            room = self._room(order, Form.DECODED, [size for _, _, size in loose])
+            room = self._store.take(order, Form.DECODED, [size for _, _, size in loose])
             for (row, pieces, size), found in zip(loose, room, strict=True):
                 if found is not None:
                     at = 0

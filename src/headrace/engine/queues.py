@@ -5,9 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+_LOOK, _LOOK_LATER = 0.1, 1.0
+"""Seconds after which one who waits looks around, at first and later."""
 
 
 class Closed(Exception):
@@ -32,6 +35,17 @@ class TimedQueue(Generic[T]):
             self.limit = limit
             self._changed.notify_all()
 
+    def offer(self, item: T) -> bool:
+        """Append an item if there is room now; whether there was."""
+        with self._lock:
+            if self._closed:
+                raise Closed
+            if len(self._items) >= self.limit:
+                return False
+            self._items.append(item)
+            self._changed.notify_all()
+            return True
+
     def put(self, item: T) -> float:
         """Append an item, waiting for room; returns the seconds waited."""
         waited = 0.0
@@ -48,14 +62,21 @@ class TimedQueue(Generic[T]):
             self._changed.notify_all()
         return waited
 
-    def get(self) -> tuple[T, float]:
-        """The oldest item and the seconds waited for it."""
+    def get(self, look: Callable[[], None] | None = None) -> tuple[T, float]:
+        """The oldest item and the seconds waited for it. ``look`` is called now and then while there is none."""
         waited = 0.0
-        with self._changed:
+        with self._lock:
             if not self._items and not self._closed:
                 begun = time.perf_counter()
+                pause = _LOOK
                 while not self._items and not self._closed:
-                    self._changed.wait()
+                    if not self._changed.wait(None if look is None else pause) and look is not None:
+                        pause = min(2 * pause, _LOOK_LATER)
+                        self._lock.release()
+                        try:
+                            look()
+                        finally:
+                            self._lock.acquire()
                 waited = time.perf_counter() - begun
                 self.waited_get += waited
             if not self._items:

@@ -10,10 +10,12 @@ from headrace.cache.arena import Arena
 from headrace.core import environment
 from headrace.core.layout import RowLayout
 from headrace.engine.board import Board
+from headrace.engine.gate import Gate
 from headrace.engine.link import Link
 from headrace.engine.mask_files import MaskFiles
 from headrace.engine.pipeline import RowPipeline
-from headrace.engine.rows import Collator, RowStages
+from headrace.engine.preparing import Collator
+from headrace.engine.rows import RowStages
 from headrace.engine.store import Cache, LocalStore, Store
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.program import Program
@@ -40,18 +42,21 @@ class RecipeTask:
         """A program for one thread."""
         return compile_recipe(self.recipe, caches_decoded=self.caches_decoded)
 
-    def stages(self, arena: Arena, board: Board) -> RowStages:
-        """The stages, for a worker or for the job's own process."""
+    def stages(self, arena: Arena, board: Board, gate: Gate | None = None) -> RowStages:
+        """The stages, for a worker or, without a gate, for the job's own process."""
         store: Store = LocalStore(self.cache) if self.store is None else self.store(arena, board)
-        masks = MaskFiles(self.recipe) if self.recipe.followers else None
-        return RowStages(self.recipe.source, arena, board, store, self.layout, self.collator, masks)
+        masks = MaskFiles(self.recipe, gate) if self.recipe.followers else None
+        return RowStages(
+            self.recipe.source, arena, board, store, self.layout, self.collator, masks, gate=gate
+        )
 
     def start(self, link: Link) -> RowPipeline:
         """Called in a worker as it starts."""
         _one_thread_for_opencv()
         if self.on_start is not None:
             self.on_start(link)
-        stages = self.stages(link.arena, link.board)
+        gate = Gate()
+        stages = self.stages(link.arena, link.board, gate)
         return RowPipeline(
             link,
             stages,
@@ -59,6 +64,7 @@ class RecipeTask:
             self.threads,
             measure=(self.recipe.user_code or self.collator is not None) and not self.recipe.user_randomness,
             store=stages.store,
+            gate=gate,
         )
 
 

@@ -7,7 +7,6 @@ import gc
 import os
 import pickle
 import signal
-import socket
 import sys
 import threading
 import traceback
@@ -117,7 +116,7 @@ def worker_main(link: Link, portable: Portable, close: Sequence[int]) -> None:
     # Collecting garbage would write to every inherited object, and so copy the memory that a fork shares.
     gc.freeze()
     for fd in close:
-        # Ends of other workers' sockets, inherited by fork: while open here, their owners would not see EOF.
+        # Ends of other workers' channels, inherited by fork: while open here, their owners would not see EOF.
         with contextlib.suppress(OSError):
             os.close(fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the job's to handle; it stops its workers
@@ -161,12 +160,3 @@ class _Inbox:
             self._runner = runner
             for command in self._early:
                 runner.on_command(command)
-
-
-def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Both ends of a link: messages keep their bounds and arrive whole."""
-    host, worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for sock in (host, worker):
-        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            sock.setsockopt(socket.SOL_SOCKET, option, 1 << 20)
-    return host, worker

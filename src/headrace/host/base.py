@@ -11,13 +11,14 @@ from typing import Protocol
 from headrace.cache.arena import Arena
 from headrace.coordinate.coordinator import Batch, Coordinator
 from headrace.coordinate.directory import Directory
-from headrace.coordinate.messages import Order, OrderDone, Spent
+from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import LoaderClosed, OutOfSharedMemory
 from headrace.core.sparse import punch, resident
 from headrace.engine.board import Board
 from headrace.engine.store import Cache
 from headrace.host.client import SharedClient
 from headrace.host.slots import HostSlot, SlotPool
+from headrace.planning import Spent
 
 _SELDOM = 16
 """The cache's memory is looked at once in so many orders."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
 import uuid
 import warnings
@@ -19,6 +18,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.channel.asking import ask_plainly, greet
+from headrace.channel.channel import REPLY_LIMIT, Channel, Dial, send_within
 from headrace.coordinate.draw_client import DrawClient
 from headrace.coordinate.messages import encoder
 from headrace.coordinate.protocol import (
@@ -36,9 +37,8 @@ from headrace.coordinate.protocol import (
 from headrace.core import environment
 from headrace.core.bits import Bits
 from headrace.core.errors import HostRefused, HostSilent, HostUnavailable, ProtocolError
-from headrace.engine import wire
 from headrace.host import runtime
-from headrace.host.control import ask, greet
+from headrace.host.way import Way
 from headrace.sampling import Draw
 
 _PATIENCE = 20.0
@@ -59,11 +59,12 @@ _COMPANY = 60.0
 class SharedClient:
     """One rank's connection to the shared host, made again when it is lost, and its draws from there."""
 
-    def __init__(self, identities: Callable[[], NDArray[np.uint8]]) -> None:
-        """Connects only with ``open``: how samples look may have to be found out first."""
+    def __init__(self, identities: Callable[[], NDArray[np.uint8]], way: Way = runtime) -> None:
+        """Connects only with ``open``: how samples look may have to be found out first. ``way``: to the host."""
         self.token = uuid.uuid4().hex
         self._identities = identities
-        self._sock: socket.socket | None = None
+        self._way = way
+        self._channel: Channel | None = None
         self._draws = DrawClient(self._send)
         self.alone = False
         """There is no host to be had."""
@@ -130,13 +131,13 @@ class SharedClient:
         return bool(self._draws.updates)
 
     @property
-    def path(self) -> str:
-        """Where workers find the host."""
-        return os.path.join(runtime.runtime_dir(), runtime.SOCKET)
+    def dial(self) -> Dial:
+        """How workers reach the host."""
+        return self._way.dial()
 
     def fileno(self) -> int:
         """The connection's descriptor; -1 if there is none."""
-        return -1 if self._sock is None else self._sock.fileno()
+        return -1 if self._channel is None else self._channel.fileno()
 
     # -- the connection ----------------------------------------------------------------------------------------
 
@@ -154,94 +155,75 @@ class SharedClient:
 
     def _join_host(self) -> None:
         try:
-            sock = runtime.find_or_start(_PATIENCE)
+            channel = self._way.find_or_start(_PATIENCE)
         except OSError as error:  # of this process: it has no descriptors left, say
             raise HostUnavailable(f"the shared host cannot be reached: {error}") from error
         try:
-            self._join_at(sock, self._patience)
+            self._join_at(channel, self._patience)
         except BaseException as error:
             if isinstance(error, HostSilent):
-                error.again = runtime.depose(sock)
-            sock.close()
+                error.again = self._way.depose(channel)
+            channel.close()
             raise
 
     def _come_back(self) -> None:
         """Look for a host again, without waiting for one. Not for the one that was left: it may have given to others
         what workers here still read."""
         with contextlib.suppress(HostUnavailable, OSError):
-            sock = runtime.connect(_BRIEFLY)
-            if sock is not None:
+            channel = self._way.connect(_BRIEFLY)
+            if channel is not None:
                 try:
-                    self._join_at(sock, _BRIEFLY, but=self._draws.instance)
+                    self._join_at(channel, _BRIEFLY, but=self._draws.instance)
                 except BaseException:
-                    sock.close()
+                    channel.close()
                     raise
                 self.alone = False
 
-    def _join_at(self, sock: socket.socket, patience: float, but: int = 0) -> None:
+    def _join_at(self, channel: Channel, patience: float, but: int = 0) -> None:
         try:
-            sock.settimeout(patience)
-            welcome, fds = greet(sock, Hello(PROTOCOL, "job", os.getpid(), self.token))
-            wire.close_all(fds)
+            welcome, attached = greet(channel, Hello(PROTOCOL, "job", os.getpid(), self.token), patience)
+            if attached is not None:
+                attached.close()  # of its memory a job needs nothing: its workers do
             if welcome.instance == but:
                 raise HostUnavailable("it is the one that was left")
-            joined = self._joined(sock, self._draws.join)
+            joined = self._joined(channel, self._draws.join, patience)
             if joined.identities:
                 table = np.ascontiguousarray(self._identities())
-                fd = wire.as_memfd(table.tobytes())
-                sock.settimeout(patience + _PER_SAMPLE * len(table))
-                try:
-                    self._joined(sock, Identities(), (fd,))
-                finally:
-                    os.close(fd)
-            sock.setblocking(False)
+                self._joined(channel, Identities(), patience + _PER_SAMPLE * len(table), table.tobytes())
         except (OSError, ProtocolError) as error:
             raise HostUnavailable(f"the shared host does not answer: {error}") from error
-        self._sock = sock
+        self._channel = channel
         self._draws.instance = welcome.instance
         self._is_heard()
 
     @staticmethod
-    def _joined(sock: socket.socket, request: Request, fds: tuple[int, ...] = ()) -> Joined:
-        reply, received = ask(sock, request, fds)
-        wire.close_all(received)
+    def _joined(channel: Channel, request: Request, seconds: float, beside: bytes | None = None) -> Joined:
+        reply = ask_plainly(channel, request, seconds, beside)
         if not isinstance(reply, Joined):
             raise ProtocolError(f"it said {type(reply).__name__}")
         return reply
 
     def _send(self, request: Request, beside: bytes | None = None) -> None:
         """Tell the host. One that is gone is noticed when its answer is read."""
-        if self._sock is None:
+        channel = self._channel
+        if channel is None:
             return
-        fds = () if beside is None else (wire.as_memfd(beside),)
         try:
-            self._send_all(self._sock, encoder.encode(request), fds)
-        finally:
-            wire.close_all(fds)
-
-    def _send_all(self, sock: socket.socket, data: bytes, fds: tuple[int, ...]) -> None:
-        deadline = time.monotonic() + self._patience
-        while True:
-            try:
-                wire.send(sock, data, fds)
-                return
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    runtime.depose(sock)
-                    break
-                wire.wait(sock.fileno(), 1.0, writable=True)
-            except OSError:
-                break
+            send_within(channel, self._patience, encoder.encode(request), beside)
+            return
+        except TimeoutError:
+            self._way.depose(channel)
+        except OSError:
+            pass
         # It is gone, or this process cannot send. What it was not told it must not go on without.
-        with contextlib.suppress(OSError):
-            sock.shutdown(socket.SHUT_RDWR)
+        channel.shut()
 
     def _is_heard(self) -> None:
         self._heard, self._pinged = time.monotonic(), 0.0
 
     def _look_after_host(self) -> None:
         """All that it said is read. If something is waited for, see that it is still there to say it."""
-        if self._sock is None or not self._draws.awaits_host:
+        if self._channel is None or not self._draws.awaits_host:
             self._is_heard()
             return
         now, patience = time.monotonic(), self._patience
@@ -255,7 +237,7 @@ class SharedClient:
             )
         if self._pinged:
             if now - self._pinged > 0.75 * patience:
-                runtime.depose(self._sock)
+                self._way.depose(self._channel)
                 self._lost()
         elif now - self._heard > 0.25 * patience:
             self._pinged = now
@@ -263,9 +245,9 @@ class SharedClient:
 
     def _lost(self) -> None:
         """The host is gone: find or start another, and go on from what is known here."""
-        if self._sock is not None:
-            self._sock.close()
-            self._sock = None
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
         self._draws.lose_host()
         self.takeovers += 1
         try:
@@ -298,13 +280,15 @@ class SharedClient:
 
     def pump(self) -> None:
         """Take in what the host has said."""
-        while self._sock is not None:
+        while self._channel is not None:
             try:
-                received = wire.receive(self._sock, wire.REPLY_LIMIT)
+                received = self._channel.receive(REPLY_LIMIT)
                 reply = None
                 if received is not None:
-                    wire.close_all(received[1])
-                    reply = decode_reply(received[0])
+                    data, attached = received
+                    if attached is not None:
+                        attached.close()
+                    reply = decode_reply(data)
             except BlockingIOError:
                 self._look_after_host()
                 return
@@ -320,7 +304,7 @@ class SharedClient:
 
     def close(self) -> None:
         """Leave."""
-        if self._sock is not None:
+        if self._channel is not None:
             with contextlib.suppress(OSError):
-                self._sock.close()
-            self._sock = None
+                self._channel.close()
+            self._channel = None

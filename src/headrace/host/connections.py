@@ -6,16 +6,15 @@ import contextlib
 import os
 import resource
 import select
-import socket
 import stat
 import time
 from collections import deque
 from dataclasses import dataclass, field
 
+from headrace.channel.channel import REPLY_LIMIT, Channel, Memory, Peer
 from headrace.coordinate.messages import encoder
 from headrace.coordinate.protocol import Reply
 from headrace.core.errors import ProtocolError
-from headrace.engine import wire
 
 MOST_OF_ONE = 512
 """Connections of one process."""
@@ -38,17 +37,18 @@ _LINE = 500
 class Connection:
     """Somebody who is connected."""
 
-    sock: socket.socket
+    channel: Channel
+    peer: Peer
     role: str = ""
-    session: int = -1
+    member: int = -1
     token: str = ""
-    pid: int = 0
-    pidfd: int = -1
+    watched: int = -1
+    """A descriptor that tells of its process's end, if there is one."""
     since: float = 0.0
     """When it connected, or was sent away."""
     fill: tuple[int, int] | None = None
     """The ticket and the rows of what a worker fills now."""
-    outbox: deque[tuple[bytes, tuple[int, ...]]] = field(default_factory=deque)
+    outbox: deque[tuple[bytes, Memory | None]] = field(default_factory=deque)
     unsent: int = 0
     """Bytes in the outbox."""
     leaving: bool = False
@@ -57,27 +57,29 @@ class Connection:
     events: int = select.EPOLLIN
     """What it is waited for."""
 
-    def post(self, reply: Reply, fds: tuple[int, ...] = ()) -> None:
+    def post(self, reply: Reply, memory: Memory | None = None) -> None:
         """Put a reply into the outbox. Raises ProtocolError if it has too many that nobody reads."""
         data = encoder.encode(reply)
-        self.outbox.append((data, fds))
+        self.outbox.append((data, memory))
         self.unsent += len(data)
         if len(self.outbox) > _MOST_UNSENT or (len(self.outbox) > _FEW and self.unsent > _UNSENT_BYTES):
             raise ProtocolError(f"{len(self.outbox)} replies of {self.unsent} bytes were not read")
 
-    def flush(self) -> None:
-        """Send what there is room for. Raises OSError or ProtocolError for what cannot be sent at all."""
-        while self.outbox:
-            data, fds = self.outbox[0]
-            try:
-                wire.send(self.sock, data, fds, wire.REPLY_LIMIT)
-            except BlockingIOError:
-                return
-            except (BrokenPipeError, ConnectionResetError):
-                self.outbox.clear()  # it is gone, which reading will show: what it said before counts
-                return
-            self.outbox.popleft()
-            self.unsent -= len(data)
+    def flush(self) -> bool:
+        """Send what there is room for; whether that was all. Raises OSError or ProtocolError for what cannot be sent
+        at all."""
+        try:
+            while self.outbox:
+                data, memory = self.outbox[0]
+                self.channel.send(data, memory, REPLY_LIMIT)
+                self.outbox.popleft()
+                self.unsent -= len(data)
+            return self.channel.flush()
+        except BlockingIOError:
+            return False
+        except (BrokenPipeError, ConnectionResetError):
+            self.outbox.clear()  # it is gone, which reading will show: what it said before counts
+            return True
 
 
 def most_connections() -> int:

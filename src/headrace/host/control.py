@@ -1,31 +1,27 @@
-"""The first words of every connection to the shared host, and how to ask it for its status or its end."""
+"""How to ask the shared host for its status or its end, and what it tells of itself."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import msgspec
 
+from headrace.channel.asking import ask_plainly, greet
+from headrace.channel.channel import Channel, receive_within, send_within, wait
 from headrace.coordinate.messages import encoder
 from headrace.coordinate.protocol import (
     PROTOCOL,
     GetStatus,
     Hello,
-    Refused,
-    Reply,
-    Request,
     Shutdown,
     StatusReply,
-    Welcome,
-    decode_reply,
 )
-from headrace.core.errors import HostGone, HostRefused, HostSilent, HostUnavailable, ProtocolError
-from headrace.engine import wire
-from headrace.host.runtime import connect
+from headrace.core.errors import HostGone, HostUnavailable, ProtocolError
+from headrace.host import runtime
+from headrace.host.way import Way
 
 
 class MemoryStatus(msgspec.Struct, frozen=True):
@@ -113,68 +109,29 @@ def version_refusal(version: int) -> str | None:
     )
 
 
-def greet(sock: socket.socket, hello: Hello) -> tuple[Welcome, list[int]]:
-    """Say hello on a new connection; the host's welcome and the descriptors that came with it.
-
-    Raises HostUnavailable with the reason if the host refuses, HostGone if it ended meanwhile, and ProtocolError
-    for an answer that is none. Waits for as long as the socket's timeout allows.
-    """
-    reply, fds = ask(sock, hello)
-    if isinstance(reply, Welcome):
-        return reply, fds
-    wire.close_all(fds)
-    raise ProtocolError(f"the shared host answered a hello with {type(reply).__name__}")
-
-
-def ask(sock: socket.socket, request: Request, fds: Sequence[int] = ()) -> tuple[Reply, list[int]]:
-    """Send a request and wait for the answer; see ``greet`` for what is raised."""
-    try:
-        # A host that sends somebody away closes the connection; what it said before is still there.
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            wire.send(sock, encoder.encode(request), fds)
-        message = wire.receive(sock, wire.REPLY_LIMIT)
-    except TimeoutError:
-        raise HostSilent(
-            f"the shared host (pid {wire.peer_pid(sock)}) did not answer in time; it may be stopped or very busy"
-        ) from None
-    if message is None:
-        raise HostGone("the shared host ended the connection")
-    data, received = message
-    try:
-        reply = decode_reply(data)
-    except msgspec.MsgspecError as error:
-        wire.close_all(received)
-        raise ProtocolError(f"the shared host's answer cannot be read: {error}") from None
-    if isinstance(reply, Refused):
-        wire.close_all(received)
-        raise HostRefused(reply.reason, again=reply.again)
-    return reply, received
-
-
 @contextlib.contextmanager
-def _control(timeout: float) -> Iterator[socket.socket | None]:
-    """A connection for control; None if there is no host."""
-    sock = connect(timeout)
-    if sock is None:
+def _control(timeout: float, way: Way) -> Iterator[Channel | None]:
+    """A channel for control; None if there is no host."""
+    channel = way.connect(timeout)
+    if channel is None:
         yield None
         return
-    with sock:
-        sock.settimeout(timeout)
-        _, fds = greet(sock, Hello(PROTOCOL, "control", os.getpid()))
-        wire.close_all(fds)
-        yield sock
+    with contextlib.closing(channel):
+        _, attached = greet(channel, Hello(PROTOCOL, "control", os.getpid()), timeout)
+        if attached is not None:
+            attached.close()
+        yield channel
 
 
-def status(timeout: float = 5.0) -> HostStatus | None:
+def status(timeout: float = 5.0, way: Way = runtime) -> HostStatus | None:
     """How the host stands; None if there is none. Raises HostUnavailable if it does not answer."""
     try:
-        with _control(timeout) as sock:
-            if sock is None:
+        with _control(timeout, way) as channel:
+            if channel is None:
                 return None
-            reply, fds = ask(sock, GetStatus())
+            reply = ask_plainly(channel, GetStatus(), timeout)
     except HostGone:
         return None
-    wire.close_all(fds)
     if not isinstance(reply, StatusReply):
         raise ProtocolError(f"the shared host answered with {type(reply).__name__}")
     try:
@@ -183,42 +140,27 @@ def status(timeout: float = 5.0) -> HostStatus | None:
         raise ProtocolError(f"the shared host's status cannot be read: {error}") from None
 
 
-def stop(timeout: float = 10.0) -> bool:
+def stop(timeout: float = 10.0, way: Way = runtime) -> bool:
     """Ask the host to end, and wait until it has; False if there is none.
 
     Its jobs go on by themselves, or with another host. Raises HostUnavailable if it does not end in time.
     """
     deadline = time.monotonic() + timeout
+    name = ""
     try:
-        with _control(timeout) as sock:
-            if sock is None:
+        with _control(timeout, way) as channel:
+            if channel is None:
                 return False
-            pid = wire.peer_pid(sock)
-            with _watched(pid) as process:
-                wire.send(sock, encoder.encode(Shutdown()))
-                while wire.receive(sock) is not None:  # whatever it says, the end counts
-                    sock.settimeout(max(0.001, deadline - time.monotonic()))
-                if process is not None:
-                    left = max(0.0, deadline - time.monotonic())
-                    if not wire.wait(process, left):
-                        raise TimeoutError
+            name = channel.peer.name
+            process = channel.watch()  # (to be had while the host is known to live)
+            send_within(channel, timeout, encoder.encode(Shutdown()))
+            while (received := receive_within(channel, deadline - time.monotonic())) is not None:
+                if received[1] is not None:
+                    received[1].close()  # whatever it says, the end counts
+            if process >= 0 and not wait(process, deadline - time.monotonic()):
+                raise TimeoutError
     except TimeoutError:
-        raise HostUnavailable(f"the shared host (pid {pid}) did not end within {timeout:g} s") from None
+        raise HostUnavailable(f"the shared host ({name}) did not end within {timeout:g} s") from None
     except (HostGone, BrokenPipeError, ConnectionResetError):
         pass  # it was on its way already
     return True
-
-
-@contextlib.contextmanager
-def _watched(pid: int) -> Iterator[int | None]:
-    """A descriptor that is readable once the process has ended, whoever has to reap it; None if there can be none
-    (the host is in another container, or the kernel is old). To be had while the host is known to live."""
-    try:
-        fd = os.pidfd_open(pid)
-    except OSError:
-        yield None
-        return
-    try:
-        yield fd
-    finally:
-        os.close(fd)

@@ -263,7 +263,7 @@ class ProcessHost(BaseHost):
                 f"DataLoader worker exited unexpectedly: {how}. What an iterable dataset had read in it is lost, "
                 "so the epoch cannot go on. Load a state_dict() into a new loader to go on from there."
             )
-        lost = [(o, at) for o, at in self._positions.items() if self.board.claimer(at) == worker.ticket]
+        lost = [(o, at) for o, at in self._positions.items() if self.board.claimer(at) == worker.claimer]
         # With orders in hand its death tells something, and each order dies only so often.
         self._barren = 0 if lost else self._barren + 1
         if self._barren > _RESTARTS + len(self._workers.all):

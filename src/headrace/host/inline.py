@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 
 from headrace.cache.arena import Arena
+from headrace.channel.channel import wait
 from headrace.coordinate.coordinator import Batch, Coordinator
 from headrace.coordinate.messages import Order, OrderDone
-from headrace.engine import wire
 from headrace.engine.board import Board
 from headrace.host.base import BaseHost
 from headrace.host.client import SharedClient
@@ -61,7 +61,7 @@ class InlineHost(BaseHost):
             left = 1.0 if deadline is None else min(1.0, deadline - time.monotonic())
             if left <= 0:
                 raise TimeoutError
-            wire.wait(shared.fileno(), left)
+            wait(shared.fileno(), left)
         shared.pump()
         for drawn in shared.take_updates():
             for order in coordinator.release(drawn):

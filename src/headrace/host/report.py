@@ -13,7 +13,7 @@ from headrace.host.control import DatasetStatus, HostStatus, JobStatus, MemorySt
 
 
 def describe(commons: State, workers: Mapping[int, Sized], started: float) -> HostStatus:
-    """The status of a host; ``workers``: the connections of each session's."""
+    """The status of a host; ``workers``: the connections of each member's."""
     pool = commons.pool
     jobs = []
     for job, rank in commons.ranks.values():
@@ -34,7 +34,7 @@ def describe(commons: State, workers: Mapping[int, Sized], started: float) -> Ho
                 rate=rank.rate if commons.now - rank.rated[0] < 10.0 else 0.0,
                 hits=hits,
                 hit_rate=1 - hits[Form.NONE.name.lower()] / entered if entered else 0.0,
-                workers=len(workers.get(rank.session, ())),
+                workers=len(workers.get(rank.member, ())),
                 idle_s=max(0.0, commons.now - rank.heard),
             )
         )
@@ -55,7 +55,7 @@ def describe(commons: State, workers: Mapping[int, Sized], started: float) -> Ho
         version=__version__,
         protocol=PROTOCOL,
         memory=MemoryStatus(
-            pool.budget, pool.used, entries, len(pool.space) - entries, commons.division.encoded
+            pool.budget, pool.used, entries, pool.blocks - entries, commons.shared_split.encoded
         ),
         jobs=jobs,
         datasets=datasets,

@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import os
 import pwd
-import select
-import signal
-import socket
 import stat
 import time
 import warnings
 from collections.abc import Iterator, Sequence
 from itertools import chain, repeat
 
+from headrace.channel import unix
+from headrace.channel.channel import Channel, Dial
 from headrace.core import environment
 from headrace.core.errors import HostUnavailable
-from headrace.engine import wire
 from headrace.host.launch import Launch, host_command
 
 BACKLOG = 128
@@ -33,8 +32,6 @@ _COMMON = ("/tmp", "/dev/shm", "/var/tmp")
 """Directories in which everybody may make one."""
 _LONGEST = 107
 """Bytes of a socket's path that the system takes."""
-_AGAIN = 0.01
-"""Seconds between two tries to connect to a host whose queue is full."""
 _LAST = 5.0
 """Seconds that a process which was killed may take to be gone."""
 _REST = 0.2
@@ -129,51 +126,23 @@ def _refused(path: str, why: str) -> HostUnavailable:
 
 
 class Claimed:
-    """This process is the host: it holds the lock and listens."""
+    """This process is the host: it holds the lock and listens. See ``Listener``."""
 
-    def __init__(self, path: str, lock: int, listener: socket.socket) -> None:
-        self.path = path
-        """Of the socket."""
-        self.listener = listener
-        """Non-blocking; readable when somebody wants to connect."""
-        self._lock = lock
-        self._inode = os.lstat(path).st_ino
-
-    def accept(self) -> socket.socket | None:
-        """The next connection, non-blocking and with wide buffers; None when nobody waits.
-
-        Other users are turned away. (The directory keeps them out already; root could still come.)
-        """
-        while True:
-            try:
-                sock, _ = self.listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
-                return None
-            try:
-                if wire.peer_uid(sock) == os.geteuid():
-                    sock.setblocking(False)
-                    wire.widen(sock)
-                    return sock
-            except OSError:
-                pass
-            sock.close()
-
-    def in_place(self) -> bool:
-        """Whether new jobs still find this host. Not when somebody cleaned its directory away: then they start
-        another, and this one should end once its own jobs have."""
-        try:
-            return os.lstat(self.path).st_ino == self._inode
-        except OSError:
-            return False
+    def __init__(self, lock: int, listener: unix.UnixListener) -> None:
+        self._lock, self._listener = lock, listener
+        self.path = listener.path
+        """Where jobs connect."""
+        self.fileno = listener.fileno
+        self.accept = listener.accept
+        self.in_place = listener.in_place
+        """Not when somebody cleaned its directory away: then new jobs start another host, and this one should end
+        once its own jobs have."""
 
     def close(self) -> None:
         """Stop listening and let another be the host. Those already connected stay so."""
         if self._lock < 0:
             return
-        if self.in_place():
-            with contextlib.suppress(OSError):
-                os.unlink(self.path)
-        self.listener.close()
+        self._listener.close()
         os.close(self._lock)
         self._lock = -1
 
@@ -188,21 +157,11 @@ def claim() -> Claimed | None:
     if lock is None:
         return None
     path = os.path.join(directory, SOCKET)
-    listener = wire.make_socket()
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # of a host that was killed: we have the lock, so nobody listens there
-        mask = os.umask(0o177)
-        try:
-            listener.bind(path)
-        finally:
-            os.umask(mask)
-        wire.widen(listener)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-        return Claimed(path, lock, listener)
+        return Claimed(lock, unix.UnixListener(path, BACKLOG))
     except BaseException:
-        listener.close()
         os.close(lock)
         raise
 
@@ -226,99 +185,79 @@ def _take_lock(path: str) -> int | None:
         os.close(fd)
 
 
-def connect(timeout: float = 5.0) -> socket.socket | None:
-    """A connection to the host, a blocking socket; None if there is no host.
+def connect(timeout: float = 5.0) -> unix.UnixChannel | None:
+    """A channel to the host; None if there is no host.
 
-    Raises HostUnavailable if the socket is another user's, or the host is too busy to take connections.
+    Raises HostUnavailable if the host is another user's, or too busy to take connections.
     """
     path = os.path.join(runtime_dir(create=False), SOCKET)
-    deadline = time.monotonic() + timeout
-    while True:
-        sock = wire.make_socket()
-        try:
-            sock.setblocking(False)
-            sock.connect(path)
-            if wire.peer_uid(sock) != os.geteuid():
-                raise HostUnavailable(
-                    f"{path} belongs to user {wire.peer_uid(sock)}; set HEADRACE_RUNTIME_DIR to a directory of "
-                    "your own"
-                )
-            wire.widen(sock)
-            sock.setblocking(True)
-            return sock
-        except (FileNotFoundError, ConnectionRefusedError):
-            sock.close()
-            return None
-        except BlockingIOError:
-            sock.close()  # its queue of connections is full
-            if time.monotonic() > deadline:
-                raise HostUnavailable(
-                    f"the shared host took no connection for {timeout:g} s; `headrace status` and "
-                    f"{os.path.join(os.path.dirname(path), LOG)} may tell why"
-                ) from None
-            time.sleep(_AGAIN)
-        except BaseException:
-            sock.close()
-            raise
+    try:
+        return unix.connect(path, timeout)
+    except (FileNotFoundError, ConnectionRefusedError):
+        return None
+    except unix.OtherUser as error:
+        raise HostUnavailable(
+            f"{path} belongs to user {error.uid}; set HEADRACE_RUNTIME_DIR to a directory of your own"
+        ) from None
+    except TimeoutError:
+        raise HostUnavailable(
+            f"the shared host took no connection for {timeout:g} s; `headrace status` and "
+            f"{os.path.join(os.path.dirname(path), LOG)} may tell why"
+        ) from None
 
 
-def depose(sock: socket.socket) -> bool:
+def dial() -> Dial:
+    """How a job's workers reach the host that the job has found."""
+    return functools.partial(unix.connect, os.path.join(runtime_dir(), SOCKET))
+
+
+def depose(channel: Channel) -> bool:
     """End the host at the other end, which does not answer; whether it is gone.
 
     Only so do its lock and its memory become free, and the jobs that wait for it find another. One that cannot be
     ended (it is in another container) is left alone.
     """
-    pid = wire.peer_pid(sock)
-    if pid <= 0 or pid == os.getpid():
-        return False
-    with contextlib.suppress(OSError, AttributeError):
-        process = os.pidfd_open(pid)
-        try:
-            # While the connection is there the number is the host's, and not that of somebody who got it later.
-            poll = select.poll()
-            poll.register(sock, select.POLLIN)
-            if any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0)):
-                return True
-            signal.pidfd_send_signal(process, signal.SIGKILL)
-            wire.wait(process, _LAST)
-        finally:
-            os.close(process)
-        warnings.warn(
-            f"the shared host (pid {pid}) did not answer for {environment.host_patience():g} s and was ended",
-            stacklevel=2,
-        )
+    peer = channel.peer
+    try:
+        if not channel.end_peer(_LAST):
+            return False
+    except ConnectionResetError:
         return True
-    return False
+    warnings.warn(
+        f"the shared host (pid {peer.pid}) did not answer for {environment.host_patience():g} s and was ended",
+        stacklevel=2,
+    )
+    return True
 
 
-def find_or_start(timeout: float = 20.0, *, command: Sequence[str] | None = None) -> socket.socket:
-    """A connection to the host (a blocking socket), which is started if there is none.
+def find_or_start(timeout: float = 20.0, *, command: Sequence[str] | None = None) -> unix.UnixChannel:
+    """A channel to the host, which is started if there is none.
 
     Several jobs may do so at once: the lock lets one host live, and the others end quietly, with status 0. One
     that ends otherwise, or does not listen in time, is a HostUnavailable with what it wrote to its log. ``command``
     replaces the host that is started.
     """
     deadline = time.monotonic() + timeout
-    sock = connect(timeout)
-    while sock is None:
+    channel = connect(timeout)
+    while channel is None:
         directory = runtime_dir()
         launch = Launch(directory, os.path.join(directory, LOG), command or host_command())
         with contextlib.closing(launch):
-            sock = _first_connection(launch, deadline)
-        if sock is None:
+            channel = _first_connection(launch, deadline)
+        if channel is None:
             time.sleep(_REST)
-            sock = connect(max(0.0, deadline - time.monotonic()))
-    return sock
+            channel = connect(max(0.0, deadline - time.monotonic()))
+    return channel
 
 
-def _first_connection(launch: Launch, deadline: float) -> socket.socket | None:
+def _first_connection(launch: Launch, deadline: float) -> unix.UnixChannel | None:
     """A connection as soon as there is one; None if the new host made way for one that does not listen."""
     for pause in _pauses():
         status = launch.status()
         # In this order: if it has ended by now, whoever was faster listens.
-        sock = connect(max(0.0, deadline - time.monotonic()))
-        if sock is not None:
-            return sock
+        channel = connect(max(0.0, deadline - time.monotonic()))
+        if channel is not None:
+            return channel
         if status:
             raise HostUnavailable(f"the shared host ended as it started (status {status}). {launch.said()}")
         if time.monotonic() > deadline:

@@ -7,7 +7,6 @@ import multiprocessing.process
 import os
 import select
 import signal
-import socket
 import time
 import weakref
 from collections.abc import Iterator
@@ -15,13 +14,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.cache.arena import Arena
+from headrace.channel import unix
+from headrace.channel.channel import REPLY_LIMIT, Channel, send_within
 from headrace.coordinate.messages import Command, Event, Stop, decode_event, encoder
 from headrace.core.errors import ProtocolError, WorkerDied
 from headrace.core.interrupts import impatient
-from headrace.engine import wire
 from headrace.engine.board import Board
 from headrace.engine.link import Link
-from headrace.engine.worker import Portable, Task, socket_pair, worker_main
+from headrace.engine.worker import Portable, Task, worker_main
 from headrace.host.client import SharedClient
 
 _NAME = "headrace-worker-"
@@ -54,9 +54,9 @@ class Worker:
     """A worker process as its host sees it."""
 
     id: int
-    ticket: int
+    claimer: int
     process: Any
-    sock: socket.socket
+    channel: Channel
     pidfd: int
     pid: int
     ready: bool = False
@@ -104,7 +104,7 @@ class Workers:
         self.all: dict[int, Worker] = {}
         """By worker id."""
         self._tickets = 0
-        self._buffer = memoryview(bytearray(wire.INLINE))
+        self._buffer = memoryview(bytearray(unix.INLINE))
         """For messages: to make one so large for each of them would cost more than all the rest."""
 
     @property
@@ -116,11 +116,11 @@ class Workers:
         """Start one worker process."""
         method = self.method
         _check_guard(method)
-        ours, theirs = socket_pair()
+        ours, theirs = unix.pair(self._buffer)
         link = Link(worker_id, self._tickets, self._arena, self._board, theirs)
         close: list[int] = []
         if method == "fork":
-            close = [worker.sock.fileno() for worker in self.all.values()] + [ours.fileno()]
+            close = [worker.channel.fileno() for worker in self.all.values()] + [ours.fileno()]
             if self._shared is not None and self._shared.fileno() >= 0:
                 close.append(self._shared.fileno())
         process = self._context.Process(
@@ -141,7 +141,6 @@ class Workers:
         finally:
             theirs.close()
         _processes.add(process)
-        ours.setblocking(False)
         pidfd = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else os.dup(process.sentinel)
         worker = Worker(worker_id, self._tickets, process, ours, pidfd, process.pid)
         self._tickets += 1
@@ -172,7 +171,7 @@ class Workers:
             gone = fd == worker.pidfd
             ended = False
             # Everything that a worker said before it died still counts.
-            for message in self._receive(worker.sock):
+            for message in self._receive(worker.channel):
                 if message:
                     events.append((worker, decode_event(message)))
                 else:
@@ -184,10 +183,7 @@ class Workers:
     def send(self, worker: Worker, command: Command) -> None:
         """Tell a worker; one that is gone is noticed elsewhere."""
         with contextlib.suppress(OSError):
-            worker.sock.setblocking(True)
-            worker.sock.send(encoder.encode(command))
-        with contextlib.suppress(OSError):
-            worker.sock.setblocking(False)
+            send_within(worker.channel, None, encoder.encode(command))
 
     def bury(self, worker: Worker) -> None:
         """Forget a dead worker (and make sure that it is dead)."""
@@ -199,10 +195,10 @@ class Workers:
         self._forget(worker)
 
     def _forget(self, worker: Worker) -> None:
-        for fd in (worker.sock.fileno(), worker.pidfd):
+        for fd in (worker.channel.fileno(), worker.pidfd):
             self._poll.unregister(fd)
             del self._by_fd[fd]
-        worker.sock.close()
+        worker.channel.close()
         os.close(worker.pidfd)
         if self.all.get(worker.id) is worker:
             del self.all[worker.id]
@@ -212,7 +208,7 @@ class Workers:
         workers = list(self.all.values())
         for worker in workers:
             with contextlib.suppress(OSError):
-                worker.sock.send(encoder.encode(Stop()))
+                worker.channel.send(encoder.encode(Stop()))
         deadline = time.monotonic() + patience
         for act in (None, "terminate", "kill"):
             for worker in workers:
@@ -228,22 +224,24 @@ class Workers:
     def _drain_until_gone(self, worker: Worker, deadline: float) -> None:
         # A worker that is sending its last event must not block on a full socket while we wait for it.
         while worker.process.is_alive() and time.monotonic() < deadline and not impatient():
-            for _ in self._receive(worker.sock):
+            for _ in self._receive(worker.channel):
                 pass
             worker.process.join(0.02)
 
-    def _receive(self, sock: socket.socket) -> Iterator[bytes]:
+    @staticmethod
+    def _receive(channel: Channel) -> Iterator[bytes]:
         """Messages that are there now; an empty one last if the other end is closed."""
         while True:
             try:
-                message = wire.receive_own(sock, self._buffer)
+                received = channel.receive(REPLY_LIMIT)
             except (BlockingIOError, InterruptedError):
                 return
             except (OSError, ProtocolError):
-                message = b""
-            yield message
-            if not message:
+                received = None
+            if received is None:
+                yield b""
                 return
+            yield received[0]
 
 
 def _check_guard(method: str) -> None:

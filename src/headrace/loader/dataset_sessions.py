@@ -52,7 +52,7 @@ class ObjectSession(Hosted):
             return None
         if self._depth is not None:
             self._depth.taken(nbytes=batch.slot.nbytes)
-        return batch.drawn, self._pinned(self._collated(batch))
+        return batch.draw, self._pinned(self._collated(batch))
 
 
 class Reader:
@@ -181,7 +181,7 @@ class AssignedSession(ObjectSession):
             batch = self.host.next_batch(timeout)
             if batch is None:
                 return None
-            worker = self._from.pop(batch.drawn.step)
+            worker = self._from.pop(batch.draw.step)
             reader, done = self._readers[worker], batch.done
             assert done is not None
             if done.exhausted and not done.error:
@@ -194,7 +194,7 @@ class AssignedSession(ObjectSession):
                 continue
             if self._depth is not None:
                 self._depth.taken(nbytes=batch.slot.nbytes)
-            keyed = None if self._iterable else (batch.drawn.step, keys_of(batch.drawn, self._auto))
+            keyed = None if self._iterable else (batch.draw.step, keys_of(batch.draw, self._auto))
             self.last = worker
             state = b""
             try:
@@ -203,4 +203,4 @@ class AssignedSession(ObjectSession):
                     value, state = value
             finally:
                 reader.deliver(state, keyed)
-            return batch.drawn, self._pinned(value)
+            return batch.draw, self._pinned(value)

@@ -37,11 +37,9 @@ class HostDepth:
         if 0 < nbytes < _LARGE and not self._seen:
             keep_ahead(host, min(host.ahead + 1, self.most))
         self._seen = self._seen or nbytes > 0
-        if not company and host.coordinator.outstanding + 1 < host.ahead:
-            self.begin()  # there is nothing left to be ordered
-            return
         ahead = self._depth.taken(
             host.ahead,
+            outstanding=host.coordinator.outstanding,
             now=time.perf_counter(),
             waited=totals.waited,
             idle=totals.spent.wait_order,

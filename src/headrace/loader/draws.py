@@ -6,7 +6,7 @@ import itertools
 import operator
 import pickle
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,22 +19,7 @@ from headrace.loader.own_order import pass_on, told_by
 from headrace.loader.repeats import Repeats
 from headrace.loader.state import SamplerMark, pack_generator, set_generator, unpack_generator
 from headrace.loader.stateful import Snapshots, dumps, is_stateful, load, take
-from headrace.sampling import Draw, UniformEpoch
-
-
-class UniformDraws:
-    """The batches of one epoch in the uniform order. The order is worked out when the first is drawn."""
-
-    def __init__(self, make: Callable[[], UniformEpoch], seed: int) -> None:
-        self._make = make
-        self._epoch: UniformEpoch | None = None
-        self.seed = seed
-
-    def draw(self) -> Draw | None:
-        """The next batch, or None at the end."""
-        if self._epoch is None:
-            self._epoch = self._make()
-        return self._epoch.draw()
+from headrace.sampling import Draw
 
 
 class SamplerDraws:

@@ -231,10 +231,10 @@ class Epochs:
     def end(self, spec: LoaderSpec, place: Place) -> None:
         """All batches of an epoch were handed to the user."""
         self._progress.end(Ordering(spec), place)
-        self.leave(spec, place.session, whole=True)
+        self.leave(spec, place.session, ended=True)
 
-    def leave(self, spec: LoaderSpec, session: Session, *, whole: bool = False, broken: bool = False) -> None:
-        """An iterator came to its end (``whole``), was dropped on the way, or cannot go on (``broken``)."""
+    def leave(self, spec: LoaderSpec, session: Session, *, ended: bool = False, broken: bool = False) -> None:
+        """An iterator came to its end (``ended``), was dropped on the way, or cannot go on (``broken``)."""
         with turn():
             if session is not self.session:
                 session.close()
@@ -242,7 +242,7 @@ class Epochs:
             self.live = None
             if broken or not spec.work.keeps:
                 self.drop_session(spec)
-            elif whole:
+            elif ended:
                 if not session.closed:
                     session.rest()
             else:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, default_collate
 
-from headrace.coordinate.messages import Command, Order, OrderDone, Run, Spent, Stop
+from headrace.coordinate.messages import Command, Order, OrderDone, Run, Stop
 from headrace.core import random as rnd
 from headrace.engine.link import LARGEST, Link
 from headrace.engine.rows import load_order
@@ -23,6 +23,7 @@ from headrace.loader.codec import SlotMemory, encode
 from headrace.loader.collate import Gathering
 from headrace.loader.state import Mark
 from headrace.loader.stateful import Snapshots, dumps, is_stateful, load
+from headrace.planning import Spent
 from headrace.recipes.program import Fault
 
 _TRACE = 8192

@@ -16,7 +16,6 @@ from headrace.loader.draws import (
     EndlessDraws,
     LooseDraws,
     SamplerDraws,
-    UniformDraws,
     before_first_epoch,
     draws_from_torch,
 )
@@ -26,7 +25,7 @@ from headrace.loader.sessions import Session
 from headrace.loader.spec import LoaderSpec
 from headrace.loader.state import VERSION, LoaderState, pack_generator, unpack_seen
 from headrace.loader.stateful import take
-from headrace.sampling import Draw, Geometry, UniformEpoch
+from headrace.sampling import Draw, Geometry, UniformDraws, UniformEpoch
 
 
 class Ordering:

@@ -52,8 +52,8 @@ class Progress:
         """A batch is handed to the user."""
         self.batches += 1
         self.samples += len(drawn.indices)
-        if self._seen is not None and drawn.whole is not None:
-            put(self._seen.words, drawn.whole)
+        if self._seen is not None and drawn.of_all_ranks is not None:
+            put(self._seen.words, drawn.of_all_ranks)
         place.deliver(drawn)
         self._place, self._over = place, None
 

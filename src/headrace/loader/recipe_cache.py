@@ -6,7 +6,7 @@ import time
 import warnings
 
 from headrace.coordinate.directory import Directory
-from headrace.coordinate.splitter import Splitter
+from headrace.coordinate.own_split import OwnSplit
 from headrace.core.layout import RowLayout
 from headrace.core.sizes import show_size
 from headrace.host.base import Host
@@ -21,13 +21,13 @@ class RecipeCache:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._warned = False
-        self.splitter: Splitter | None = None
+        self.own_split: OwnSplit | None = None
         """Divides it; None: as it is divided, it stays."""
 
     def plan(self, directory: Directory, learning: Learning, staff: Staff) -> None:
         """Divide it by what is measured from now on, and by what was known before."""
         before = learning.terms(sum(directory.budgets.values()), staff)
-        self.splitter = Splitter(directory, self._sums(), before)
+        self.own_split = OwnSplit(directory, self._sums(), before)
 
     def check(self) -> None:
         """Between epochs, how large samples are is known: say once if the cache has no room for any."""
@@ -43,10 +43,10 @@ class RecipeCache:
 
     def look(self, staff: Staff, layout: RowLayout | None) -> None:
         """Now and then: divide the cache by what was measured."""
-        splitter = self.splitter
-        if splitter is not None and splitter.is_due(time.perf_counter()):
+        own_split = self.own_split
+        if own_split is not None and own_split.is_due(time.perf_counter()):
             augmented = layout.nbytes(1) if layout is not None else 0.0
-            splitter.look(self._sums(), means_of(staff), augmented)
+            own_split.look(self._sums(), means_of(staff), augmented)
 
     def _sums(self) -> Measured:
         host = self._host

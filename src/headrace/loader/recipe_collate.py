@@ -12,7 +12,7 @@ from headrace.cache.arena import Arena
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core import random as rnd
 from headrace.engine.board import Board, Claim
-from headrace.engine.rows import Faults
+from headrace.engine.preparing import Faults
 from headrace.engine.worker import RemoteError
 from headrace.loader.codec import SlotMemory, encode
 from headrace.loader.objects import seed_all

@@ -13,6 +13,7 @@ from torch.utils.data import Dataset, Subset
 
 from headrace.core.errors import BadSample, OptionError, SampleError
 from headrace.core.forms import Form
+from headrace.engine.reader import Reader
 from headrace.loader.global_random import own_randomness
 from headrace.loader.own_order import Carried, Told
 from headrace.loader.repeats import words_within
@@ -62,7 +63,7 @@ class RecipeDataset(Dataset[Any]):
     def _prepare(self, indices: Sequence[int]) -> list[Any]:
         recipe = self.recipe
         at = np.array([range(len(self))[index] for index in indices], np.int64)
-        blobs = recipe.source.read_many(at)
+        blobs, _ = Reader(recipe.source).read(at)
         faults = {row: Fault.of(blob) for row, blob in enumerate(blobs) if isinstance(blob, BaseException)}
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
         work = Work(

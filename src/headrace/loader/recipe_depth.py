@@ -12,7 +12,7 @@ from headrace.loader.depth import HostDepth, keep_ahead
 from headrace.loader.sharing import Sharing
 from headrace.loader.spec import LoaderSpec
 from headrace.loader.staffing import Staffing
-from headrace.planning import Staff, ahead_at_first, rows_per_order
+from headrace.planning import Staff, ahead_at_first, most_ahead, rows_per_order
 
 
 class RecipeOrders:
@@ -22,8 +22,8 @@ class RecipeOrders:
         self.size = spec.batches.size
         size, hands, chosen = self.size, staffing.hands, spec.work.ahead
         shared: dict[str, Any] = {} if sharing is None else {"shared": True, "ranks": sharing.world_size}
-        whole = spec.data.collator is not None
-        self.rows = None if whole else rows_per_order(size, hands, **shared)
+        collates = spec.data.collator is not None
+        self.rows = None if collates else rows_per_order(size, hands, **shared)
         """Of an order; None: it is a whole batch, as one worker collates it."""
         self.tunes = chosen is None and self.rows is not None
         """More are ahead where that is seen to help."""
@@ -43,8 +43,7 @@ class RecipeDepth(HostDepth):
     def __init__(self, host: Host, orders: RecipeOrders, staffing: Staffing, budget: int) -> None:
         """``budget``: bytes for augmented samples. One job never gets the same augmented sample twice, so what it can
         keep of that form are batches that are ready before it asks: the budget is depth."""
-        # (where there are many hands, more than that may be ahead from the start)
-        super().__init__(host, most=max(4, 2 * staffing.workers, 2 * orders.ahead), hands=staffing.hands)
+        super().__init__(host, most=most_ahead(staffing.workers, orders.ahead), hands=staffing.hands)
         self._orders, self._budget = orders, budget
         if orders.tunes:
             host.spare = 1

@@ -9,7 +9,7 @@ from typing import Any
 
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.coordinate.messages import Order, OrderDone
-from headrace.core.errors import HeadraceError
+from headrace.core.errors import HeadraceError, StorageUnavailable
 from headrace.core.forms import Form
 from headrace.core.layout import RowLayout
 from headrace.engine.task import RecipeTask
@@ -103,8 +103,12 @@ class RecipeSession(Hosted):
         if stages is not None:
 
             def run(order: Order) -> OrderDone:
-                with own_randomness(user_code):
-                    return stages.prepare(stages.fetch(order, None), program)
+                try:
+                    with own_randomness(user_code):
+                        return stages.prepare(stages.fetch(order, None), program)
+                except StorageUnavailable:
+                    host.close()  # as where a worker cannot go on: nobody is to be given less than an epoch
+                    raise
 
         host = make_host(
             parts,
@@ -175,8 +179,8 @@ class RecipeSession(Hosted):
         self._depth.taken(company=0 if self.sharing is None else self.sharing.client.company)
         self.cache.look(self.workers, self.layout)
         value = self._pinned(self._value(batch))
-        self._learning.given(len(batch.drawn.indices), self.workers, self.layout)
-        return batch.drawn, value
+        self._learning.given(len(batch.draw.indices), self.workers, self.layout)
+        return batch.draw, value
 
     def _value(self, batch: Batch) -> Any:
         if self.collator is not None:
@@ -187,7 +191,7 @@ class RecipeSession(Hosted):
         except HeadraceError:
             self._give_back(batch)
             raise
-        return self._rows.value(self._lease(batch), batch.drawn, bad, self._seed)
+        return self._rows.value(self._lease(batch), batch.draw, bad, self._seed)
 
 
 def _start_recipe_worker(

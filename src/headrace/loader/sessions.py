@@ -84,8 +84,8 @@ class ErrorBook:
         if not batch.faults:
             return []
         for row, reason, trace in batch.faults:
-            index = int(batch.drawn.indices[row])
-            sample = BadSample(index, self._name(index), reason, batch.drawn.epoch, trace)
+            index = int(batch.draw.indices[row])
+            sample = BadSample(index, self._name(index), reason, batch.draw.epoch, trace)
             if self.rule == "raise":
                 raise SampleError(sample)
             self.bad.setdefault(index, sample)

@@ -124,11 +124,11 @@ def read_spec(
 
     ``batched``: it collates lists of samples. ``keys``: the sampler that it reads.
     """
-    whole = own_batches(setup.given["batch_sampler"])
-    if whole is not None and not _same(whole.dataset, loader.dataset):
-        whole = None
+    own = own_batches(setup.given["batch_sampler"])
+    if own is not None and not _same(own.dataset, loader.dataset):
+        own = None
     data = _read_data(setup, loader)
-    order = _read_order(setup, loader, whole, keys, finds=rank is None, snapshot_every=snapshot_every)
+    order = _read_order(setup, loader, own, keys, finds=rank is None, snapshot_every=snapshot_every)
     check_batch_steps(data.recipe, setup.carried.collate_fn, batched=batched)
     shuffled = order.ours and order.shuffle
     options = read_options(
@@ -138,14 +138,14 @@ def read_spec(
         world_size=world_size,
         find_rank=order.finds_place,
         sampler=not order.ours,
-        ordered=not shuffled or whole is not None,
+        ordered=not shuffled or own is not None,
         unknown="; ".join(setup.native.own),
         **{**setup.own, "share": wants_sharing(setup.own["share"], data.recipe is not None)},
     )
     if order.skips_alone and options.share and setup.own["sampling"] != "uniform":
         raise OptionError(SKIPS)
     # (the batches of a trainer that divides nothing say what they are)
-    cut = setup.given["batch_sampler"] if whole is not None else loader
+    cut = setup.given["batch_sampler"] if own is not None else loader
     return LoaderSpec(
         data=data,
         batches=BatchSpec(cut.batch_size or 1, cut.drop_last, batched),
@@ -168,7 +168,7 @@ def _read_data(setup: Setup, loader: torch_data.DataLoader[Any]) -> DataSpec:
 def _read_order(
     setup: Setup,
     loader: torch_data.DataLoader[Any],
-    whole: OwnOrder | None,
+    own: OwnOrder | None,
     keys: Any,
     *,
     finds: bool,
@@ -181,17 +181,17 @@ def _read_order(
     if type(batches) is torch_data.BatchSampler and setup.given["batch_sampler"] is None:
         batches.carried = setup.carried  # type: ignore[attr-defined]
     # The user gave no sampler: then the order is ours.
-    default = all(part is None for part in samplers) or whole is not None
+    default = all(part is None for part in samplers) or own is not None
     told, carries = setup.carried.told, carried_by(*samplers) is not None
     skips = carried_by(samplers[1]) is not None and skipped(samplers[1]) > 0
     told.rebuilt |= carries and not skips
     return OrderSpec(
         samplers=(loader.sampler, batches),
         keys=keys,
-        made=(loader.sampler, batches, loader.sampler if whole is None else whole) if default else None,
-        shuffle=bool(setup.given["shuffle"]) if whole is None else whole.shuffled,
+        made=(loader.sampler, batches, loader.sampler if own is None else own) if default else None,
+        shuffle=bool(setup.given["shuffle"]) if own is None else own.shuffled,
         in_order=setup.given["in_order"],
-        finds_place=described and finds and default and whole is None,
+        finds_place=described and finds and default and own is None,
         skips_alone=skips and not told.rebuilt and described,
         generator=loader.generator,
         snapshot_every=read_snapshots(snapshot_every),

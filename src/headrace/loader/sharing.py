@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from headrace.channel.channel import Dial
 from headrace.coordinate.protocol import Join
 from headrace.core import environment
 from headrace.core.errors import OptionError
@@ -46,7 +47,7 @@ class Sharing:
     def store(self) -> Callable[..., SharedStore]:
         """Makes the shared cache as a worker sees it; called in the worker."""
         return functools.partial(
-            _open_store, self.client.path, self.client.token, environment.host_patience()
+            _open_store, self.client.dial, self.client.token, environment.host_patience()
         )
 
     def open(self, layout: RowLayout | None) -> None:
@@ -78,7 +79,7 @@ class Sharing:
                 eviction=options.eviction,
                 batch_size=self._batch_size,
                 drop_last=self._drop_last,
-                whole=not rows,
+                collates=not rows,
                 fills=rows,
             )
         )
@@ -100,8 +101,8 @@ class Sharing:
         return f"ppid{os.getppid()}|{self._number}"
 
 
-def _open_store(path: str, token: str, patience: float, *_: Any) -> SharedStore:
-    return SharedStore(path, token, patience)
+def _open_store(dial: Dial, token: str, patience: float, *_: Any) -> SharedStore:
+    return SharedStore(dial, token, patience)
 
 
 def job_name() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 from headrace.core.forms import CACHEABLE, Form
 from headrace.host.base import Host
@@ -31,7 +30,8 @@ def session_sums(
     ``loop_cpu``: what the clocks showed."""
     host: Host | None = getattr(session, "host", None)
     if host is not None:
-        return replace(host_sums(host, delivered, waited), seconds=seconds, loop_cpu=loop_cpu)
+        spent = host.totals.spent
+        return spent.measured(seconds=seconds, delivered=delivered, waited=waited, loop_cpu=loop_cpu)
     return Measured(seconds=seconds, delivered=delivered, waited=waited, loop_cpu=loop_cpu)
 
 

@@ -19,7 +19,7 @@ from headrace.core import environment
 from headrace.core.files import PARTIAL, write_json
 from headrace.planning import Situation
 
-VERSION = 1
+VERSION = 2
 """Raised when a record means something else than before."""
 KEPT = 64
 """Runs that are kept."""

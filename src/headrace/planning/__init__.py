@@ -2,8 +2,9 @@
 
 from headrace.planning.advice import Advice, advise, curve
 from headrace.planning.depth import Depth, deepen
-from headrace.planning.measured import Means, Measured
-from headrace.planning.orders import ahead_at_first, rows_per_order
+from headrace.planning.idling import IdlePause, fetched_ahead
+from headrace.planning.measured import Means, Measured, Spent
+from headrace.planning.orders import ahead_at_first, most_ahead, rows_per_order
 from headrace.planning.planner import LOOK_EVERY, Planner
 from headrace.planning.remedies import Curve, Remedy
 from headrace.planning.search import Plan, reconsider, search
@@ -18,12 +19,14 @@ __all__ = [
     "Advice",
     "Curve",
     "Depth",
+    "IdlePause",
     "Means",
     "Measured",
     "Plan",
     "Planner",
     "Remedy",
     "Situation",
+    "Spent",
     "Staff",
     "Supply",
     "Terms",
@@ -31,6 +34,8 @@ __all__ = [
     "ahead_at_first",
     "curve",
     "deepen",
+    "fetched_ahead",
+    "most_ahead",
     "reconsider",
     "rows_per_order",
     "search",

@@ -104,13 +104,13 @@ def find_stalls(situation: Situation) -> dict[str, float]:
     if situation.inline:  # one after the other
         starved, room = recent.fetch, work
     else:
-        starved = recent.starved / (hands * recent.seconds)
-        room = recent.room / (fetchers * recent.seconds)
+        starved = recent.wait_fetch / (hands * recent.seconds)
+        room = recent.wait_room / (fetchers * recent.seconds)
         if starved + room < _SIGNAL:  # so little is under way that nothing queues up
             room = work / (hands * recent.seconds)
         # While the loop is busy, hands may well be idle.
         busy = recent.seconds - recent.waited
-        late = min(1.0, max(0.0, recent.idle / (hands * recent.seconds) - busy / recent.seconds))
+        late = min(1.0, max(0.0, recent.wait_order / (hands * recent.seconds) - busy / recent.seconds))
     short = (1.0 - late) / max(starved + room, 1e-9)
     user = min(recent.user, work)
     in_decode = {"decode": 1.0, "both": recent.decode / work}.get(situation.user_in, 0.0)

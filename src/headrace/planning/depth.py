@@ -54,9 +54,14 @@ class Depth:
         """What was waited for until now says nothing. Each hand says with its next batch how long it was idle."""
         self._count = min(self._count, -self._hands)
 
-    def taken(self, ahead: int, *, now: float, waited: float, idle: float, company: int = 0) -> int:
-        """A batch was taken, ``ahead`` being kept until now. ``now``, ``waited``, ``idle``: seconds since whenever;
-        else see ``deepen``."""
+    def taken(
+        self, ahead: int, *, outstanding: int, now: float, waited: float, idle: float, company: int = 0
+    ) -> int:
+        """A batch was taken, ``ahead`` being kept until now, of which ``outstanding`` are in the making. ``now``,
+        ``waited``, ``idle``: seconds since whenever; else see ``deepen``."""
+        if not company and outstanding + 1 < ahead:
+            self.leave_out()  # there is nothing left to be ordered
+            return ahead
         self._count += 1
         sums = (now, waited, idle)
         if self._count == _WINDOW:

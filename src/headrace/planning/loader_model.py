@@ -172,7 +172,7 @@ def model_of(situation: Situation) -> LoaderModel | None:
         present = replace(present, cache=_effective(situation, found), split=_shares(situation, found))
     # Hands may well be idle while the loop is busy; when it waits, they should not be.
     busy = 1.0 - recent.waited / recent.seconds
-    idle = 0.0 if situation.kind == "dataset" else recent.idle / (recent.seconds * found.hands)
+    idle = 0.0 if situation.kind == "dataset" else recent.wait_order / (recent.seconds * found.hands)
     at_work = max(recent.seconds * (1.0 - min(idle, busy)), _TINY)
     fit = recent.delivered / at_work / present.rate()
     return replace(found, fit=min(max(fit, _FITS[0]), _FITS[1]))

@@ -23,3 +23,8 @@ def ahead_at_first(batch_size: int, hands: int, rows: int, *, shared: bool = Fal
     """
     each = 1 if shared and ranks == 1 else 2
     return max(2, -(-each * hands * rows // batch_size) + 1)
+
+
+def most_ahead(processes: int, at_first: int) -> int:
+    """Batches that are kept ahead at the most. Where there are many hands, many are from the start."""
+    return max(4, 2 * processes, 2 * at_first)

@@ -25,7 +25,7 @@ def gave_all(measured: Measured, hands: int, fetchers: int) -> bool:
     takes it waits for its bytes, and storage, which is idle between two of them, still gives far less than it could.
     """
     return (
-        measured.starved > _STARVED * measured.seconds * hands
+        measured.wait_fetch > _STARVED * measured.seconds * hands
         and measured.fetch > _BUSY * measured.seconds * fetchers
     )
 

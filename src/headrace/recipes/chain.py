@@ -21,14 +21,14 @@ from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
 from headrace.recipes.image.stages import Erase, Paint, Transpose
 from headrace.recipes.image.ways import resampler
 from headrace.recipes.op import UNKNOWN, Op, Size
-from headrace.recipes.order import Batch, Order
+from headrace.recipes.row_groups import RowGroup, RowValues
 from headrace.recipes.values import as_image
 
 
 class Stage(Protocol):
     """Some steps at work on all rows of an order."""
 
-    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Batch:
+    def run(self, held: RowValues, group: RowGroup, into: NDArray[Any] | None) -> RowValues:
         """The rows' values after these steps, in ``into`` if it is given and the stage can."""
         ...
 
@@ -76,13 +76,13 @@ class UserCode:
         self._calls = calls
         self._present = before.presented if before.order is not None else None
 
-    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Batch:
+    def run(self, held: RowValues, group: RowGroup, into: NDArray[Any] | None) -> RowValues:
         """Whatever the callables return."""
-        values = list(batch.values)
-        work = order.work
+        values = list(held.values)
+        work = group.work
         begun, begun_cpu = time.perf_counter(), time.thread_time()
-        for row, word in enumerate(order.words.tolist()):
-            if order.failed(row):
+        for row, word in enumerate(group.words.tolist()):
+            if group.failed(row):
                 values[row] = None
                 continue
             try:
@@ -94,26 +94,26 @@ class UserCode:
                     value = call(value)
                 values[row] = value
             except Exception as error:
-                order.fault(row, error)
+                group.fault(row, error)
                 values[row] = None
         work.count_user(time.perf_counter() - begun, time.thread_time() - begun_cpu)
-        return Batch(values)
+        return RowValues(values)
 
 
 class ToImages:
     """What user code returned, as images for the steps that follow."""
 
-    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Batch:
+    def run(self, held: RowValues, group: RowGroup, into: NDArray[Any] | None) -> RowValues:
         """Arrays of uint8."""
-        values = list(batch.values)
+        values = list(held.values)
         for row, value in enumerate(values):
-            if order.failed(row):
+            if group.failed(row):
                 continue
             try:
                 values[row] = as_image(value)
             except Exception as error:
-                order.fault(row, error)
-        return Batch(values)
+                group.fault(row, error)
+        return RowValues(values)
 
 
 class Chain:
@@ -144,11 +144,11 @@ class Chain:
         """Whether rows end up in the array that ``run`` is given."""
         return self._writer is not None
 
-    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Batch:
+    def run(self, held: RowValues, group: RowGroup, into: NDArray[Any] | None) -> RowValues:
         """All stages; ``into`` goes to the last that writes rows."""
         for at, stage in enumerate(self.stages):
-            batch = stage.run(batch, order, into if at == self._writer else None)
-        return batch
+            held = stage.run(held, group, into if at == self._writer else None)
+        return held
 
 
 class Builder:

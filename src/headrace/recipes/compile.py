@@ -26,7 +26,7 @@ from headrace.recipes.op import Columns
 from headrace.recipes.program import Program
 from headrace.recipes.recipe import Recipe
 from headrace.recipes.runner import RecipeProgram
-from headrace.recipes.spin import SyntheticDecode
+from headrace.recipes.synthetic_decode import SyntheticDecode
 from headrace.recipes.targets import FollowingTargets, Targets
 from headrace.recipes.views import Views, branches_of
 
@@ -37,7 +37,7 @@ def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
     steps = list(enumerate(recipe.steps))
     split = recipe.lead if caches_decoded else 0
     # (targets that follow their images need to know what all of them went through)
-    whole = caches_decoded and split == len(steps) and not recipe.followers
+    rows_are_decoded = caches_decoded and split == len(steps) and not recipe.followers
     decode = recipe.decoder
     state = State("any")
     image: Decode | None = None
@@ -48,10 +48,10 @@ def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
         shape = decode.shape if decode.shape is not None else getattr(recipe.source, "shape", None)
         state = State("any", known=None if shape is None else Field(shape, "uint8"))
     reduce = image is None or image.reduce
-    lead = Builder(state, decode=image, dct_scaling=reduce).build(steps[:split], last=whole)
+    lead = Builder(state, decode=image, dct_scaling=reduce).build(steps[:split], last=rows_are_decoded)
     trunk = Chain([], lead.state, None)
     outlets = [trunk]
-    if not whole:
+    if not rows_are_decoded:
         # The decoded form is the image itself where nothing leads, and what is cut from it must be the same
         # whether it was read in full or in part.
         options: dict[str, Any] = {"decode": image, "dct_scaling": reduce and not caches_decoded}
@@ -88,7 +88,7 @@ def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
         targets,
         Columns(recipe.every_step),
         forked=isinstance(recipe.steps[-1], Views) if recipe.steps else False,
-        whole=whole,
+        rows_are_decoded=rows_are_decoded,
         caches=caches_decoded,
         raw=recipe.collate is not None,
     )

@@ -50,7 +50,7 @@ def recognise(
     headrace, and transforms that it knows become its steps; otherwise everything is the dataset's own code.
     ``collate`` gets the samples one by one, so each has to be what the dataset gives, and not its row alone.
     """
-    given, dataset = dataset, _whole(dataset)
+    given, dataset = dataset, _innermost(dataset)
     if not _is_folder(dataset):
         return None
     samples = dataset.samples if given is dataset else [dataset.samples[index] for index in given.indices]
@@ -84,12 +84,12 @@ def recognise(
 
 def may_be_known(dataset: Any) -> bool:
     """Whether the dataset is of a kind that ``recognise`` knows, or one of the user's made of it."""
-    return any(cls.__module__ == _FOLDER for cls in type(_whole(dataset)).__mro__)
+    return any(cls.__module__ == _FOLDER for cls in type(_innermost(dataset)).__mro__)
 
 
 def why_not_native(dataset: Any, *, native: bool) -> str:
     """Why images of a dataset that is recognised are not decoded by headrace; empty: they are."""
-    dataset = _whole(dataset)
+    dataset = _innermost(dataset)
     if not _has_known_loader(dataset):
         return OWN_LOADER
     return _pillow_told() if native else NOT_NATIVE
@@ -100,7 +100,7 @@ def _has_known_loader(dataset: Any) -> bool:
     return (getattr(loader, "__module__", ""), getattr(loader, "__qualname__", "")) in _LOADERS
 
 
-def _whole(dataset: Any) -> Any:
+def _innermost(dataset: Any) -> Any:
     """The dataset that a subset is of."""
     return dataset.dataset if _is(dataset, "torch.utils.data.dataset", "Subset") else dataset
 
@@ -108,7 +108,7 @@ def _whole(dataset: Any) -> Any:
 def tensor_type(dataset: Any) -> Any:
     """Torchvision's own type of the tensors that a dataset's transforms end with; None: they are plain tensors."""
     typed = False
-    for transform in _transforms(_whole(dataset)):
+    for transform in _transforms(_innermost(dataset)):
         if not type(transform).__module__.startswith("torchvision.transforms.v2"):
             typed = False
         elif type(transform).__name__ in ("ToImage", "ToImageTensor", "ToPureTensor"):

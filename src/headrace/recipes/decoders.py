@@ -15,8 +15,8 @@ from headrace.recipes.image import kernels
 from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.reduction import Floor
 from headrace.recipes.image.resample import Scratch
-from headrace.recipes.order import Batch, Order
-from headrace.recipes.spin import SyntheticDecode
+from headrace.recipes.row_groups import RowGroup, RowValues
+from headrace.recipes.synthetic_decode import SyntheticDecode
 
 DECODING = -1
 """The position of decode among the steps, for the key of its random numbers."""
@@ -25,7 +25,7 @@ DECODING = -1
 class Decoder(Protocol):
     """Decodes the rows of an order."""
 
-    def run(self, order: Order, blobs: list[Any], keep: Sequence[int]) -> Batch:
+    def run(self, group: RowGroup, blobs: list[Any], keep: Sequence[int]) -> RowValues:
         """The decoded value of each row; those of rows ``keep`` will be cached, best in reserved memory."""
         ...
 
@@ -46,33 +46,33 @@ class ImageDecoder:
         self._workspace = kernels.Workspace()
         self._scratch = Scratch()
 
-    def run(self, order: Order, blobs: list[Any], keep: Sequence[int]) -> Batch:
+    def run(self, group: RowGroup, blobs: list[Any], keep: Sequence[int]) -> RowValues:
         """Arrays, or JPEG bytes where these may stay."""
         infos = kernels.probe_many(blobs, as_stored=not self._step.upright)
         values: list[Any] = list(blobs)
         jpeg = infos[:, 0] == 0
         pixels = infos[:, 1].astype(np.int64) * infos[:, 2]
         large = pixels > self._step.max_pixels
-        order.work.pixels += int(pixels[jpeg & ~large].sum())
+        group.work.pixels += int(pixels[jpeg & ~large].sum())
         for row in np.flatnonzero(jpeg & large).tolist():
             try:
                 self._step.check(int(infos[row, 1]), int(infos[row, 2]))
             except ValueError as error:
-                order.fault(row, error)
+                group.fault(row, error)
                 jpeg[row] = False
         if not jpeg.all():
             for row in np.flatnonzero(~jpeg).tolist():
-                if not order.failed(row):
-                    self._other(order, row, values)
+                if not group.failed(row):
+                    self._other(group, row, values)
         if self._floor is not None:
             infos = _reduced(infos, self._floor)
-        now = [row for row in (keep if self._lazy else range(order.size)) if jpeg[row]]
+        now = [row for row in (keep if self._lazy else range(group.size)) if jpeg[row]]
         if now:
-            self._jpegs(order, now, values, infos, set(keep))
+            self._jpegs(group, now, values, infos, set(keep))
             jpeg[now] = False
-        return Batch(values, jpeg if jpeg.any() else None, infos)
+        return RowValues(values, jpeg if jpeg.any() else None, infos)
 
-    def _other(self, order: Order, row: int, values: list[Any]) -> None:
+    def _other(self, group: RowGroup, row: int, values: list[Any]) -> None:
         step = self._step
         try:
             if step.upright:
@@ -81,17 +81,17 @@ class ImageDecoder:
             else:
                 values[row] = kernels.decode_stored(values[row], mode=step.mode, max_pixels=step.max_pixels)
         except Exception as error:
-            order.fault(row, error)
+            group.fault(row, error)
 
     def _jpegs(
-        self, order: Order, rows: list[int], values: list[Any], infos: NDArray[np.int32], keep: set[int]
+        self, group: RowGroup, rows: list[int], values: list[Any], infos: NDArray[np.int32], keep: set[int]
     ) -> None:
         """Whole JPEG images, straight into the memory where they will be cached, or into scratch."""
         shapes = [(int(infos[row, 2]), int(infos[row, 1]), self._channels) for row in rows]
         outs: list[Any] = [None] * len(rows)
         kept = [at for at, row in enumerate(rows) if row in keep]
         if kept:
-            room = order.work.reserve([(shapes[at], "uint8") for at in kept])
+            room = group.work.reserve([(shapes[at], "uint8") for at in kept])
             for at, array in zip(kept, room, strict=True):
                 outs[at] = np.empty(shapes[at], np.uint8) if array is None else array
         rest = [at for at in range(len(rows)) if outs[at] is None]
@@ -115,11 +115,11 @@ class ImageDecoder:
         )
         for at, row in enumerate(rows):
             if status[at]:
-                order.fault(row, kernels.status_text(int(status[at]), blobs[at]))
+                group.fault(row, kernels.status_text(int(status[at]), blobs[at]))
             else:
                 values[row] = outs[at]
                 if row in keep:
-                    order.work.kept[order.row(row)] = outs[at]
+                    group.work.kept[group.row(row)] = outs[at]
 
 
 def _reduced(infos: NDArray[np.int32], floor: Floor) -> NDArray[np.int32]:
@@ -136,20 +136,20 @@ class CallDecoder:
     def __init__(self, call: Call) -> None:
         self._call = call
 
-    def run(self, order: Order, blobs: list[Any], keep: Sequence[int]) -> Batch:
+    def run(self, group: RowGroup, blobs: list[Any], keep: Sequence[int]) -> RowValues:
         """Whatever the callable returns."""
-        values: list[Any] = [None] * order.size
-        work = order.work
+        values: list[Any] = [None] * group.size
+        work = group.work
         begun, begun_cpu = time.perf_counter(), time.thread_time()
         for row, blob in enumerate(blobs):
             try:
                 data = blob if isinstance(blob, bytes) else bytes(blob)
-                self._call.seed(random.key(work.seed, work.epoch, DECODING, int(order.words[row])))
+                self._call.seed(random.key(work.seed, work.epoch, DECODING, int(group.words[row])))
                 values[row] = self._call(data)
             except Exception as error:
-                order.fault(row, error)
+                group.fault(row, error)
         work.count_user(time.perf_counter() - begun, time.thread_time() - begun_cpu)
-        return Batch(values)
+        return RowValues(values)
 
 
 class SyntheticDecoder:
@@ -159,14 +159,14 @@ class SyntheticDecoder:
         self._step = step
         self._shape = shape
 
-    def run(self, order: Order, blobs: list[Any], keep: Sequence[int]) -> Batch:
+    def run(self, group: RowGroup, blobs: list[Any], keep: Sequence[int]) -> RowValues:
         """Arrays made of the bytes."""
-        return Batch([self._step(blob, self._shape) for blob in blobs])
+        return RowValues([self._step(blob, self._shape) for blob in blobs])
 
 
 class NoDecoder:
     """No decode step: the value is the bytes."""
 
-    def run(self, order: Order, blobs: list[Any], keep: Sequence[int]) -> Batch:
+    def run(self, group: RowGroup, blobs: list[Any], keep: Sequence[int]) -> RowValues:
         """The bytes, as an object of their own."""
-        return Batch([blob if isinstance(blob, bytes) else bytes(blob) for blob in blobs])
+        return RowValues([blob if isinstance(blob, bytes) else bytes(blob) for blob in blobs])

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from headrace.core.layout import Field
 from headrace.recipes.image.rows import from_storage
-from headrace.recipes.order import misfit
+from headrace.recipes.row_groups import misfit
 from headrace.recipes.values import is_pil, is_tensor, leaf_array
 
 

@@ -28,8 +28,8 @@ from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
 from headrace.recipes.op import UNKNOWN, Op, Size
 from headrace.recipes.program import body_fields
 from headrace.recipes.ragged import listed_images, stacked_images
-from headrace.recipes.spin import SyntheticDecode
 from headrace.recipes.subset import SubsetSource
+from headrace.recipes.synthetic_decode import SyntheticDecode
 from headrace.recipes.views import Views, branches_of, every_step
 from headrace.sampling.uniform import epoch_order
 

@@ -16,9 +16,9 @@ from headrace.recipes.decoders import CallDecoder, Decoder, NoDecoder
 from headrace.recipes.image.annotations import Track
 from headrace.recipes.image.rows import from_storage
 from headrace.recipes.op import Columns
-from headrace.recipes.order import Batch, Order
 from headrace.recipes.placing import as_arrays, field_of, write_leaf
 from headrace.recipes.program import Work
+from headrace.recipes.row_groups import RowGroup, RowValues
 from headrace.recipes.targets import FollowingTargets, Targets
 from headrace.recipes.values import Unpackable, pack, unpack
 
@@ -29,7 +29,7 @@ class RecipeProgram:
     """See ``compile_recipe``.
 
     ``lead`` makes the decoded form, ``trunk`` what all views have in common, and each of ``outlets`` a view.
-    ``forked``: samples are lists of views; else there is one outlet. ``whole``: the decoded form is the finished row.
+    ``forked``: samples are lists of views; else there is one outlet. ``rows_are_decoded``: that form is the row.
     ``raw``: samples go to a collate, as user code made them.
     """
 
@@ -43,15 +43,15 @@ class RecipeProgram:
         columns: Columns,
         *,
         forked: bool,
-        whole: bool,
+        rows_are_decoded: bool,
         caches: bool,
         raw: bool,
     ) -> None:
         self._decoder, self._lead, self._trunk, self._targets = decoder, lead, trunk, targets
         self._outlets, self._columns = outlets, columns
-        self._forked, self._whole, self._caches, self._raw = forked, whole, caches, raw
+        self._forked, self._rows_are_decoded, self._caches, self._raw = forked, rows_are_decoded, caches, raw
         self._states = [chain.state for chain in outlets]
-        self._writes = lead.writes if whole else all(chain.writes for chain in outlets)
+        self._writes = lead.writes if rows_are_decoded else all(chain.writes for chain in outlets)
         after = [trunk] if trunk.stages else outlets
         # Straight into the cache's memory only where nothing that follows may write there.
         self._direct = not lead.stages and all(chain.reads_only for chain in after)
@@ -70,9 +70,9 @@ class RecipeProgram:
 
     def run(self, work: Work, out: list[NDArray[Any]]) -> None:
         """Prepare every row of ``work`` into ``out``."""
-        order = self._order(work)
+        group = self._group(work)
         into = out[: len(self._outlets)] if self._writes else None
-        views = self._prepare(order, into)
+        views = self._prepare(group, into)
         begin = time.perf_counter()
         # (rows whose finished form was cached are values, although there is memory to write to)
         stands = into is not None and all(v.block is memory for v, memory in zip(views, into, strict=True))
@@ -80,12 +80,12 @@ class RecipeProgram:
         columns = [] if stands else [view.values for view in views]
         if self._targets:
             if self._targets.field is not None:
-                self._targets.write(order, out[-1])
+                self._targets.write(group, out[-1])
                 last -= 1
             else:
-                columns.append(self._targets.take(order))
+                columns.append(self._targets.take(group))
         if columns:
-            self._place(order, columns, out[first:last])
+            self._place(group, columns, out[first:last])
         _count(work, Form.AUGMENTED, time.perf_counter() - begin)
 
     def label(self, work: Work, out: list[NDArray[Any]]) -> None:
@@ -93,47 +93,47 @@ class RecipeProgram:
         if not self._targets:
             return
         begin = time.perf_counter()
-        order = Order(work, self._columns)
+        group = RowGroup(work, self._columns)
         if self._targets.field is not None:
-            self._targets.write(order, out[0])
+            self._targets.write(group, out[0])
         else:
-            self._place(order, [self._targets.take(order)], out)
+            self._place(group, [self._targets.take(group)], out)
         _count(work, Form.AUGMENTED, time.perf_counter() - begin)
 
     def decode(self, work: Work) -> None:
         """Bring rows to their decoded form, which the cache would keep, and no further."""
         if not self._caches:
             return
-        order = Order(work, self._columns)
+        group = RowGroup(work, self._columns)
         begin = time.perf_counter()
-        rows = [row for row in np.flatnonzero(work.forms == _ENCODED).tolist() if not order.failed(row)]
+        rows = [row for row in np.flatnonzero(work.forms == _ENCODED).tolist() if not group.failed(row)]
         if rows:
-            self._decode(order.part(rows), [work.inputs[row] for row in rows], None)
+            self._decode(group.part(rows), [work.inputs[row] for row in rows], None)
         _count(work, Form.DECODED, time.perf_counter() - begin)
 
     def samples(self, work: Work) -> list[Any]:
         """Prepare every row as a sample of its own."""
-        order = self._order(work)
-        views = [view.values for view in self._prepare(order, None)]
+        group = self._group(work)
+        views = [view.values for view in self._prepare(group, None)]
         if self._layout is None:
-            self._learn(order, views)
-        shown = [self._shown(order, *view) for view in zip(views, self._states, strict=True)]
+            self._learn(group, views)
+        shown = [self._shown(group, *view) for view in zip(views, self._states, strict=True)]
         values = [list(row) for row in zip(*shown, strict=True)] if self._forked else shown[0]
         if self._targets:
-            values = [*zip(values, self._targets.take(order), strict=True)]
-        return [None if order.failed(row) else value for row, value in enumerate(values)]
+            values = [*zip(values, self._targets.take(group), strict=True)]
+        return [None if group.failed(row) else value for row, value in enumerate(values)]
 
-    def _order(self, work: Work) -> Order:
+    def _group(self, work: Work) -> RowGroup:
         """An order whose rows are prepared, with a note of how, where targets follow that."""
-        return Order(
+        return RowGroup(
             work, self._columns, track=Track() if isinstance(self._targets, FollowingTargets) else None
         )
 
-    def _shown(self, order: Order, values: list[Any], state: State) -> list[Any]:
+    def _shown(self, group: RowGroup, values: list[Any], state: State) -> list[Any]:
         """Values of one view as user code, or whoever looks at samples, gets them."""
         out = list(values)
         for row, value in enumerate(values):
-            if order.failed(row):
+            if group.failed(row):
                 continue
             if state.kind != "any":
                 value = value if value.flags.writeable else value.copy()  # a read-only one is the cache's
@@ -142,12 +142,12 @@ class RecipeProgram:
                 out[row] = as_arrays(value)
         return out
 
-    def _prepare(self, order: Order, into: list[NDArray[Any]] | None) -> list[Batch]:
+    def _prepare(self, group: RowGroup, into: list[NDArray[Any]] | None) -> list[RowValues]:
         """The finished value of every row, view by view, in ``into`` where that is given."""
-        work, rows = order.work, order.size
+        work, rows = group.work, group.size
         for row, value in enumerate(work.inputs):
             if value is None:
-                order.fault(row, "there is no input for it")
+                group.fault(row, "there is no input for it")
         encoded = np.flatnonzero(work.forms == _ENCODED).tolist()
         decoded = np.flatnonzero(work.forms == _DECODED).tolist()
         if work.faults:
@@ -156,70 +156,72 @@ class RecipeProgram:
         if decoded and not self._caches:
             raise ValueError("the program was compiled with caches_decoded=False, and got decoded inputs")
         begin = time.perf_counter()
-        batch = Batch([None] * rows)
+        held = RowValues([None] * rows)
         if encoded:
-            part = order if len(encoded) == rows else order.part(encoded)
-            whole_into = into[0] if into is not None and self._whole and part is order else None
-            fresh = self._decode(part, [work.inputs[row] for row in encoded], whole_into)
-            batch = fresh if part is order else _scattered(fresh, encoded, rows)
+            part = group if len(encoded) == rows else group.part(encoded)
+            decoded_into = into[0] if into is not None and self._rows_are_decoded and part is group else None
+            fresh = self._decode(part, [work.inputs[row] for row in encoded], decoded_into)
+            held = fresh if part is group else _scattered(fresh, encoded, rows)
         _count(work, Form.DECODED, time.perf_counter() - begin)
         begin = time.perf_counter()
         if decoded:
-            values, free = batch.values, self._lead.state.kind == "any"
+            values, free = held.values, self._lead.state.kind == "any"
             for row in decoded:
                 values[row] = unpack(work.inputs[row]) if free else work.inputs[row]
-            batch.block = None
-        views = [batch] if self._whole else self._fork(self._trunk.run(batch, order, None), order, into)
-        both, fused = time.perf_counter() - begin, sum(order.decoding)
+            held.block = None
+        views = (
+            [held] if self._rows_are_decoded else self._fork(self._trunk.run(held, group, None), group, into)
+        )
+        both, fused = time.perf_counter() - begin, sum(group.decoding)
         _count(work, Form.DECODED, fused)
         _count(work, Form.AUGMENTED, max(both - fused, 0.0))
         return views
 
-    def _fork(self, batch: Batch, order: Order, into: list[NDArray[Any]] | None) -> list[Batch]:
+    def _fork(self, held: RowValues, group: RowGroup, into: list[NDArray[Any]] | None) -> list[RowValues]:
         """Every view of what they have in common. All but the last get a copy of it, where they may write to it."""
         views = []
         for at, chain in enumerate(self._outlets):
             last = at == len(self._outlets) - 1
-            own = batch if last else batch.copy(deep=not chain.reads_only)
-            views.append(chain.run(own, order, None if into is None else into[at]))
+            own = held if last else held.copy(deep=not chain.reads_only)
+            views.append(chain.run(own, group, None if into is None else into[at]))
         return views
 
-    def _decode(self, order: Order, blobs: list[Any], into: NDArray[Any] | None) -> Batch:
+    def _decode(self, group: RowGroup, blobs: list[Any], into: NDArray[Any] | None) -> RowValues:
         """Decode, and take through the leading deterministic steps; keep what the cache would admit."""
         keep: list[int] = []
-        if self._caches and order.work.keep.any():
-            keep = [at for at in range(order.size) if order.work.keep[order.row(at)]]
+        if self._caches and group.work.keep.any():
+            keep = [at for at in range(group.size) if group.work.keep[group.row(at)]]
         if not isinstance(self._decoder, NoDecoder):
-            order.work.decoded += order.size
-        batch = self._decoder.run(order, blobs, keep if self._direct else ())
-        batch = self._lead.run(batch, order, into)
-        order.decoding.clear()  # all of this is decoding
-        self._keep(order, [at for at in keep if order.row(at) not in order.work.kept], batch)
-        return batch
+            group.work.decoded += group.size
+        held = self._decoder.run(group, blobs, keep if self._direct else ())
+        held = self._lead.run(held, group, into)
+        group.decoding.clear()  # all of this is decoding
+        self._keep(group, [at for at in keep if group.row(at) not in group.work.kept], held)
+        return held
 
-    def _keep(self, order: Order, rows: list[int], batch: Batch) -> None:
+    def _keep(self, group: RowGroup, rows: list[int], held: RowValues) -> None:
         """Hand copies of decoded values to the cache: in reserved memory where they are single arrays."""
-        kept, live = order.work.kept, [row for row in rows if not order.failed(row)]
-        arrays = {row: batch.values[row] for row in live if isinstance(batch.values[row], np.ndarray)}
+        kept, live = group.work.kept, [row for row in rows if not group.failed(row)]
+        arrays = {row: held.values[row] for row in live if isinstance(held.values[row], np.ndarray)}
         arrays = {row: array for row, array in arrays.items() if array.dtype.kind in "biufc"}
-        room = order.work.reserve([(a.shape, str(a.dtype)) for a in arrays.values()]) if arrays else ()
+        room = group.work.reserve([(a.shape, str(a.dtype)) for a in arrays.values()]) if arrays else ()
         for (row, array), place in zip(arrays.items(), room, strict=True):
             if place is None:
-                kept[order.row(row)] = array.copy()
+                kept[group.row(row)] = array.copy()
             else:
                 np.copyto(place, array)
-                kept[order.row(row)] = place
+                kept[group.row(row)] = place
         for row in live:
             if row not in arrays:
                 try:
-                    kept[order.row(row)] = pack(batch.values[row])
+                    kept[group.row(row)] = pack(held.values[row])
                 except Unpackable:  # such values are prepared anew each time
                     continue
 
-    def _place(self, order: Order, columns: list[list[Any]], out: list[NDArray[Any]]) -> None:
+    def _place(self, group: RowGroup, columns: list[list[Any]], out: list[NDArray[Any]]) -> None:
         """Write values into rows, leaf by leaf; what does not fit is a fault. ``columns``: the parts of a sample."""
-        for row in range(order.size):
-            if order.failed(row):
+        for row in range(group.size):
+            if group.failed(row):
                 continue
             leaves = [leaf for values in columns for leaf in flatten(values[row])[0]]
             try:
@@ -231,14 +233,14 @@ class RecipeProgram:
                 for leaf, memory in zip(leaves, out, strict=True):
                     write_leaf(leaf, memory, row)
             except Exception as error:
-                order.fault(row, error)
+                group.fault(row, error)
 
-    def _learn(self, order: Order, views: list[list[Any]]) -> None:
+    def _learn(self, group: RowGroup, views: list[list[Any]]) -> None:
         """Take the first good sample for what all others should be."""
-        row = next((row for row in range(order.size) if not order.failed(row)), None)
+        row = next((row for row in range(group.size) if not group.failed(row)), None)
         if row is None or self._targets.ragged:
             return
-        target = self._targets.take(order.part([row]))[0] if self._targets else None
+        target = self._targets.take(group.part([row]))[0] if self._targets else None
         parts: list[tuple[list[Field | None], Spec]] = []
         for values, state in zip(views, self._states, strict=True):
             if state.kind != "any":
@@ -263,9 +265,9 @@ class RecipeProgram:
         return RowLayout(tuple(found), spec) if found and len(found) == len(fields) else None
 
 
-def _scattered(part: Batch, rows: list[int], size: int) -> Batch:
+def _scattered(part: RowValues, rows: list[int], size: int) -> RowValues:
     """A batch of ``size`` rows of which ``rows`` are those of ``part``."""
-    out = Batch([None] * size)
+    out = RowValues([None] * size)
     for row, value in zip(rows, part.values, strict=True):
         out.values[row] = value
     if part.jpeg is not None and part.infos is not None:

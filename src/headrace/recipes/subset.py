@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class SubsetSource:
     """Samples of another source. They keep their identities, so all parts of a source share what is cached."""
 
-    whole: Source
+    base: Source
     indices: NDArray[np.int64]
 
     def __init__(self, source: Source, indices: Sequence[int] | NDArray[Any]) -> None:
@@ -31,10 +31,10 @@ class SubsetSource:
             raise OptionError(
                 f"subset(): indices {int(chosen.min())} to {int(chosen.max())}, and the source has {size} samples"
             )
-        whole: Source = source
+        base: Source = source
         if isinstance(source, SubsetSource):
-            whole, chosen = source.whole, source.indices[chosen]
-        self.whole = source = whole
+            base, chosen = source.base, source.indices[chosen]
+        self.base = source = base
         self.indices = np.where(chosen < 0, chosen + len(source), chosen)
         targets = source.targets
         if targets is not None:
@@ -46,11 +46,11 @@ class SubsetSource:
         self.targets: NDArray[Any] | list[Any] | None = targets
 
     def __getattr__(self, name: str) -> Any:
-        # What else a source may say of itself: classes, root, the shape of its samples, whether they are encoded.
+        # What else a source may say of itself: classes, root, the shape of its samples.
         # Methods are not handed on: their indices would be those of the whole.
-        if name == "whole" or name.startswith("__"):
+        if name == "base" or name.startswith("__"):
             raise AttributeError(name)
-        value = getattr(self.whole, name)
+        value = getattr(self.base, name)
         if callable(value):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return value
@@ -59,35 +59,51 @@ class SubsetSource:
         return len(self.indices)
 
     def __repr__(self) -> str:
-        return f"{len(self)} samples of {self.whole!r}"
+        return f"{len(self)} samples of {self.base!r}"
+
+    @property
+    def encoded(self) -> bool:
+        """See ``Source``."""
+        return self.base.encoded
 
     def read_many(self, indices: Sequence[int] | NDArray[Any]) -> list[bytes | BaseException]:
         """See ``Source``."""
-        return self.whole.read_many(self._at(indices))
+        return self.base.read_many(self._at(indices))
 
     def name(self, index: int) -> str:
         """See ``Source``."""
-        return self.whole.name(int(self._at([index])[0]))
+        return self.base.name(int(self._at([index])[0]))
 
     def identity(self, index: int) -> str:
         """See ``Source``."""
-        return self.whole.identity(int(self._at([index])[0]))
+        return self.base.identity(int(self._at([index])[0]))
 
     @property
     def identity_bytes(self) -> Any:
         """See ``FileSource``: only of sources that have it."""
-        many = self.whole.identity_bytes  # type: ignore[attr-defined]
+        many = self.base.identity_bytes  # type: ignore[attr-defined]
         return lambda indices: many(self._at(indices))
+
+    @property
+    def locate(self) -> Any:
+        """See ``Locating``: only of sources that have it."""
+        locate = self.base.locate  # type: ignore[attr-defined]
+        return lambda indices: locate(self._at(indices))
+
+    @property
+    def location_reader(self) -> Any:
+        """See ``Locating``: only of sources that have it. A location is the same in the part and in the whole."""
+        return self.base.location_reader  # type: ignore[attr-defined]
 
     @property
     def listing(self) -> Any:
         """See ``FileSource``: only of sources that have it."""
-        listing = self.whole.listing  # type: ignore[attr-defined]
+        listing = self.base.listing  # type: ignore[attr-defined]
         return lambda: digest("subset", listing(), self.indices.tobytes())
 
     def fingerprint(self) -> str:
         """See ``Source``."""
-        return digest("subset", self.whole.fingerprint(), self.indices.tobytes())
+        return digest("subset", self.base.fingerprint(), self.indices.tobytes())
 
     def _at(self, indices: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
         at = np.asarray(indices, np.int64)

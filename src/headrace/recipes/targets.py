@@ -13,7 +13,7 @@ from headrace.core.layout import Field
 from headrace.recipes.calls import Call
 from headrace.recipes.image.annotations import Boxes, Follower, Mask
 from headrace.recipes.op import Size
-from headrace.recipes.order import Order
+from headrace.recipes.row_groups import RowGroup
 
 TARGET = -2
 """The position of ``target_transform`` among the steps, for the key of its random numbers."""
@@ -45,30 +45,30 @@ class Targets:
         """Whether they differ in size from sample to sample, so that they are no rows."""
         return False
 
-    def write(self, order: Order, out: NDArray[Any]) -> None:
+    def write(self, group: RowGroup, out: NDArray[Any]) -> None:
         """Write the targets of all rows at once; only where ``field`` is known."""
         assert isinstance(self._values, np.ndarray)
-        np.take(self._values, order.indices, axis=0, out=out, mode="clip")
+        np.take(self._values, group.indices, axis=0, out=out, mode="clip")
 
-    def take(self, order: Order) -> list[Any]:
+    def take(self, group: RowGroup) -> list[Any]:
         """The target of each row as Python or user code knows it."""
         assert self._values is not None
         if isinstance(self._values, np.ndarray):
-            rows = self._values[order.indices]
+            rows = self._values[group.indices]
             values: list[Any] = rows.tolist() if rows.ndim == 1 else list(rows)
         else:
-            values = [self._values[index] for index in order.indices.tolist()]
+            values = [self._values[index] for index in group.indices.tolist()]
         if self._call is None:
             return values
         for row, value in enumerate(values):
-            if order.failed(row):
+            if group.failed(row):
                 continue
-            work = order.work
+            work = group.work
             try:
-                self._call.seed(random.key(work.seed, work.epoch, TARGET, int(order.words[row])))
+                self._call.seed(random.key(work.seed, work.epoch, TARGET, int(group.words[row])))
                 values[row] = self._call(value)
             except Exception as error:
-                order.fault(row, error)
+                group.fault(row, error)
         return values
 
 
@@ -95,24 +95,24 @@ class FollowingTargets(Targets):
         """See ``Targets``."""
         return any(isinstance(follower, Boxes) for follower in self._followers)
 
-    def write(self, order: Order, out: NDArray[Any]) -> None:
+    def write(self, group: RowGroup, out: NDArray[Any]) -> None:
         """See ``Targets``."""
-        for row, value in enumerate(self.take(order)):
-            if not order.failed(row):
+        for row, value in enumerate(self.take(group)):
+            if not group.failed(row):
                 out[row] = value
 
-    def take(self, order: Order) -> list[Any]:
+    def take(self, group: RowGroup) -> list[Any]:
         """See ``Targets``. The rows of the order are prepared: what was done to them is noted there."""
-        values = super().take(order)
-        if order.track is None:
+        values = super().take(group)
+        if group.track is None:
             raise ValueError("targets that follow their images are taken after these are prepared")
-        for row in range(order.size):
-            if order.failed(row):
+        for row in range(group.size):
+            if group.failed(row):
                 continue
             try:
-                at = order.row(row)
+                at = group.row(row)
                 for follower in self._followers:
-                    values[row] = follower.follow(values[row], order.track.of(at), order.work.beside.get(at))
+                    values[row] = follower.follow(values[row], group.track.of(at), group.work.beside.get(at))
             except Exception as error:
-                order.fault(row, error)
+                group.fault(row, error)
         return values

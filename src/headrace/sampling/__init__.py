@@ -13,9 +13,9 @@ from headrace.sampling.dependent import Dependent
 from headrace.sampling.draw import Draw, Lookup
 from headrace.sampling.opportunistic import Opportunistic
 from headrace.sampling.remaining import Remaining
-from headrace.sampling.sampler import Sampler, View
+from headrace.sampling.sampler import CacheView, Sampler
 from headrace.sampling.tree import Tree
-from headrace.sampling.uniform import Geometry, UniformEpoch, epoch_order
+from headrace.sampling.uniform import Geometry, OrderedEpoch, UniformDraws, UniformEpoch, epoch_order
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "opportunistic": Opportunistic,
@@ -27,15 +27,17 @@ SAMPLERS: dict[str, Callable[[], Sampler]] = {
 __all__ = [
     "SAMPLERS",
     "Auto",
+    "CacheView",
     "Dependent",
     "Draw",
     "Geometry",
     "Lookup",
     "Opportunistic",
+    "OrderedEpoch",
     "Remaining",
     "Sampler",
     "Tree",
+    "UniformDraws",
     "UniformEpoch",
-    "View",
     "epoch_order",
 ]

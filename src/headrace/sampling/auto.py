@@ -8,7 +8,7 @@ from headrace.core import bits as bitset
 from headrace.core import random as rnd
 from headrace.core.bits import Bits, Ids, Words
 from headrace.sampling.remaining import Remaining
-from headrace.sampling.sampler import View
+from headrace.sampling.sampler import CacheView
 
 _CANDIDATES = 1.5
 """Hits that are looked at for each one that is taken."""
@@ -25,7 +25,7 @@ class Auto:
 
     name = "auto"
 
-    def draw(self, remaining: Remaining, job: int, count: int, view: View, key: int) -> Ids:
+    def draw(self, remaining: Remaining, job: int, count: int, view: CacheView, key: int) -> Ids:
         """See ``Sampler.draw``."""
         wanted = min(count, remaining.left(job))
         needed = remaining.words(job)
@@ -49,7 +49,7 @@ class Auto:
         return drawn
 
     @staticmethod
-    def _nearly_used_up(remaining: Remaining, hits: Words, wanted: int, view: View, key: int) -> Ids:
+    def _nearly_used_up(remaining: Remaining, hits: Words, wanted: int, view: CacheView, key: int) -> Ids:
         """Of random hits those that the fewest others still need: they soon make room for new ones."""
         found = bitset.choose(hits, int(_CANDIDATES * wanted), key)
         if len(found) > wanted and view.peers:
@@ -57,7 +57,7 @@ class Auto:
         return found[:wanted]
 
     def _to_prepare(
-        self, remaining: Remaining, needed: Words, wanted: int, view: View, key: int
+        self, remaining: Remaining, needed: Words, wanted: int, view: CacheView, key: int
     ) -> list[Ids]:
         """Samples that are not ready. New ones as far as the cache has room for them, so that the others find
         them there; then those that others are preparing; then new ones all the same."""
@@ -87,7 +87,7 @@ class Auto:
         """Nothing was promised."""
 
     @staticmethod
-    def _shared(remaining: Remaining, fresh: Words, wanted: int, view: View) -> Words:
+    def _shared(remaining: Remaining, fresh: Words, wanted: int, view: CacheView) -> Words:
         """Of the candidates, those that as many peers as possible need too, as long as enough stay.
 
         Greedy, from the peer that needs most: it is the likeliest to leave enough, and will draw for longest.

@@ -11,7 +11,7 @@ from headrace.core import random as rnd
 from headrace.core.bits import Bits, Ids
 from headrace.sampling.remaining import Remaining
 from headrace.sampling.rounds import play
-from headrace.sampling.sampler import View, arrange
+from headrace.sampling.sampler import CacheView, arrange
 from headrace.sampling.tree import Tree
 
 _WINDOW, _DRAWS = 512, 3
@@ -52,7 +52,7 @@ class Dependent:
         """Memory that the promises take."""
         return sum(queue.nbytes for queue in self._queues.values())
 
-    def draw(self, remaining: Remaining, job: int, count: int, view: View, key: int) -> Ids:
+    def draw(self, remaining: Remaining, job: int, count: int, view: CacheView, key: int) -> Ids:
         """See ``Sampler.draw``."""
         count = min(count, remaining.left(job))
         part = 0

@@ -49,7 +49,7 @@ class Draw:
     """What random numbers of each row go by, where that is not its index."""
     randomness: tuple[int, int] | None = None
     """What takes the place of seed and epoch in the key of random numbers."""
-    whole: Ids | None = None
+    of_all_ranks: Ids | None = None
     """The samples of the whole step, where a shared host draws for all ranks."""
     lookup: Lookup | None = None
 

@@ -8,7 +8,7 @@ from headrace.core import bits as bitset
 from headrace.core import random as rnd
 from headrace.core.bits import Ids
 from headrace.sampling.remaining import Remaining
-from headrace.sampling.sampler import View, arrange
+from headrace.sampling.sampler import CacheView, arrange
 
 
 class Opportunistic:
@@ -21,7 +21,7 @@ class Opportunistic:
 
     name = "opportunistic"
 
-    def draw(self, remaining: Remaining, job: int, count: int, view: View, key: int) -> Ids:
+    def draw(self, remaining: Remaining, job: int, count: int, view: CacheView, key: int) -> Ids:
         """See ``Sampler.draw``."""
         wanted = min(count, remaining.left(job))
         needed = remaining.words(job)

@@ -52,7 +52,7 @@ class _Pool:
         return self.moved.pop()
 
 
-class Plan:
+class Rounds:
     """What a number of rounds decided."""
 
     def __init__(self, vertices: list[int], leaves: list[int]) -> None:
@@ -72,7 +72,7 @@ class Plan:
         return self._leaves[place].drawn
 
 
-def play(sizes: list[int], vertices: list[int], rounds: int, key: int) -> Plan:
+def play(sizes: list[int], vertices: list[int], rounds: int, key: int) -> Rounds:
     """Play rounds with the sets of these sizes (ascending) and the tree's vertices; nobody may run out of samples.
 
     For n jobs a round costs at most n steps, however large the sets are.
@@ -82,7 +82,7 @@ def play(sizes: list[int], vertices: list[int], rounds: int, key: int) -> Plan:
     for size, vertex in zip(sizes, vertices, strict=True):
         shared += vertex
         leaves.append(size - shared)
-    plan = Plan(vertices, leaves)
+    plan = Rounds(vertices, leaves)
     rows, pools, beside = plan.rows, plan._vertices, plan._leaves
     held, token, jobs = list(vertices), 0, len(sizes)
     for gone in range(rounds):

@@ -13,7 +13,7 @@ from headrace.sampling.remaining import Remaining
 
 
 @dataclass(frozen=True)
-class View:
+class CacheView:
     """What the cache holds, as one job sees it at this draw; words of bit sets over the universe."""
 
     ready: tuple[Words, ...]
@@ -39,7 +39,7 @@ class Sampler(Protocol):
 
     name: str
 
-    def draw(self, remaining: Remaining, job: int, count: int, view: View, key: int) -> Ids:
+    def draw(self, remaining: Remaining, job: int, count: int, view: CacheView, key: int) -> Ids:
         """``min(count, left)`` different samples that the job still needs; they are taken from ``remaining``.
 
         Rows that enter alike lie together: first those that are ready, set by set, then those that nobody has
@@ -52,7 +52,7 @@ class Sampler(Protocol):
         ...
 
 
-def arrange(ids: Ids, view: View) -> Ids:
+def arrange(ids: Ids, view: CacheView) -> Ids:
     """The samples in the order of ``Sampler.draw``; those that enter alike stay in the order they had."""
     place = np.full(len(ids), len(view.ready), np.uint8)
     place[bitset.test(view.pending, ids)] += 1

@@ -7,7 +7,9 @@ another batch size. Every rank gets the same number of batches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 from headrace.core import random as rnd
 from headrace.sampling.draw import Draw
 
+AnyInt = TypeVar("AnyInt", bound=np.integer[Any])
 _ORDER = 0x6F72646572  # "order": keeps the shuffle's randomness apart from the augmentations'
 
 
@@ -69,20 +72,52 @@ class Geometry:
                     start -= lack
         return start, stop
 
-    def share(self, order: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], int]:
+    def share(self, order: NDArray[AnyInt], step: int) -> tuple[NDArray[AnyInt], int]:
         """This rank's samples in ``step``, and how many of ``order`` are gone after it over all ranks."""
         start, stop = self.cut(len(order), step)
         return self.part(order[start:stop], self.rank), stop
 
-    def part(self, samples: NDArray[np.int64], rank: int) -> NDArray[np.int64]:
+    def part(self, samples: NDArray[AnyInt], rank: int) -> NDArray[AnyInt]:
         """What ``rank`` gets of a step's samples; fewer than there are ranks are repeated."""
         if len(samples) < self.world_size:
             samples = np.resize(samples, self.world_size)
         return samples[rank :: self.world_size]
 
 
-class UniformEpoch:
-    """Draws the batches of one epoch for one rank, from ``position`` on."""
+class OrderedEpoch:
+    """Draws the batches of one epoch for one rank, from a global order that is given."""
+
+    def __init__(
+        self,
+        order: NDArray[np.integer[Any]],
+        geometry: Geometry,
+        *,
+        epoch: int,
+        position: int = 0,
+        first: int = 0,
+    ) -> None:
+        """``order``: what is left of it from ``position`` on. ``first``: the number of the first step."""
+        self.epoch = epoch
+        self._first = first
+        self._base = position
+        self._order = order
+        self._geometry = geometry
+        self._step = 0
+        self.steps = geometry.steps(len(order))
+
+    def draw(self) -> Draw | None:
+        """The next batch, or None when the epoch is over."""
+        if self._step >= self.steps:
+            return None
+        mine, gone = self._geometry.share(self._order, self._step)
+        self._step += 1
+        step = self._first + self._step - 1
+        indices = mine.astype(np.int64, copy=False)
+        return Draw(self.epoch, step, indices, self._base + gone, self._step == self.steps)
+
+
+class UniformEpoch(OrderedEpoch):
+    """Draws the batches of one epoch for one rank in the uniform order, from ``position`` on."""
 
     def __init__(
         self,
@@ -96,19 +131,20 @@ class UniformEpoch:
         first: int = 0,
     ) -> None:
         """``first``: the number of the first step."""
-        self.epoch = epoch
-        self._first = first
-        self._base = position
-        self._order = epoch_order(size, seed, epoch, shuffle)[position:]
-        self._geometry = geometry
-        self._step = 0
-        self.steps = geometry.steps(len(self._order))
+        order = epoch_order(size, seed, epoch, shuffle)[position:]
+        super().__init__(order, geometry, epoch=epoch, position=position, first=first)
+
+
+class UniformDraws:
+    """The batches of one epoch in a global order, which is worked out when the first is drawn."""
+
+    def __init__(self, make: Callable[[], OrderedEpoch], seed: int) -> None:
+        self._make = make
+        self._epoch: OrderedEpoch | None = None
+        self.seed = seed
 
     def draw(self) -> Draw | None:
-        """The next batch, or None when the epoch is over."""
-        if self._step >= self.steps:
-            return None
-        indices, gone = self._geometry.share(self._order, self._step)
-        self._step += 1
-        step = self._first + self._step - 1
-        return Draw(self.epoch, step, indices, self._base + gone, self._step == self.steps)
+        """The next batch, or None at the end."""
+        if self._epoch is None:
+            self._epoch = self._make()
+        return self._epoch.draw()

@@ -7,6 +7,8 @@ it is ``Node.fetch`` that has to ask other nodes before storage.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,25 +35,19 @@ from headrace.core.errors import OptionError
 from headrace.simulate.clock import Call, Clock
 from headrace.simulate.resources import Shared, Thread
 from headrace.simulate.scenario import Costs
-from headrace.simulate.tally import Use
+from headrace.simulate.tally import Paid, Use
 
 TICK = 0.1
 """Seconds between a host's looks at those who wait."""
-OFFER = 0.03
-"""Seconds between offers of idle workers; real ones are not all made at the same time."""
 _SPAN = 1 << 46
 """Addresses of a host's cache: plenty, as they cost nothing."""
 
 
-class Session(Protocol):
+class Member(Protocol):
     """A rank, as its host sees it."""
 
     def hear(self, reply: Reply) -> None:
         """The host has said something."""
-        ...
-
-    def offer(self) -> None:
-        """There may be something to do for idle workers."""
         ...
 
 
@@ -83,17 +79,18 @@ class Node:
         self.commons = Commons(
             instance=1, nonce=rnd.key(seed, number), span=_SPAN, universe=universe, cpus=cpus
         )
+        self.paid = Paid()
         self.workers = 1
         """Processes of all jobs."""
         self._pages: OrderedDict[int, None] = OrderedDict()
         self._most_pages = pages
-        self._sessions: dict[int, Session] = {}
+        self._members: dict[int, Member] = {}
         self._opened = 0
         self._ticking = False
 
     # -- the shared host ---------------------------------------------------------------------------------------
 
-    def join(self, session: Session, join: Join) -> int:
+    def join(self, member: Member, join: Join) -> int:
         """A rank comes; its number."""
         self._opened += 1
         came = Came(self._opened, f"rank {self._opened}", 0, join)
@@ -103,13 +100,12 @@ class Node:
         if not self._ticking:
             self._ticking = True
             self.clock.after(TICK, self._tick)
-            self.clock.after(OFFER, self._offer)
-        self._sessions[self._opened] = session
+        self._members[self._opened] = member
         return self._opened
 
     def leave(self, number: int) -> None:
         """A rank goes, and all its workers with it."""
-        del self._sessions[number]
+        del self._members[number]
         self._handle(Gone(number))
         self._handle(Buried(number))
 
@@ -118,49 +114,49 @@ class Node:
         if isinstance(request, Begin):
             self.host.do(0.0, self._call, Began(number, request))
         else:
+            self.paid.draw += 1
+            self.paid.row += rows
             seconds = self.costs.draw + rows * self.costs.row
             self.host.do(seconds, self._call, Asked(number, request.indices))
 
     def report(self, number: int, finished: Finished) -> None:
         """A worker of a rank is done with an order."""
-        seconds = self.costs.report + len(finished.published) // 32 * self.costs.store
+        stored = len(finished.published) // 32
+        self.paid.report += 1
+        self.paid.store += stored
+        seconds = self.costs.report + stored * self.costs.store
         self.host.do(seconds, self._call, Done(number, finished))
 
     def _call(self, event: Began | Asked | Done) -> None:
-        if event.session in self._sessions:  # what somebody said who has left since does not matter any more
+        if event.member in self._members:  # what somebody said who has left since does not matter any more
             self._handle(event)
 
-    def fill(self, number: int) -> Order | None:
-        """Something for an idle worker of a rank to prepare, if there is anything."""
-        for _, answer in self.commons.handle(WasIdle(number), self.clock.now):
-            assert isinstance(answer, Fill)
-            return answer.order
-        return None
+    def idle(self, number: int, fill: Callable[[Order], None]) -> None:
+        """A worker of a rank has nothing to do; ``fill`` takes what the host may have for it."""
+        self.host.do(0.0, self._was_idle, number, fill)
+
+    def _was_idle(self, number: int, fill: Callable[[Order], None]) -> None:
+        if number in self._members:
+            for _, answer in self.commons.handle(WasIdle(number), self.clock.now):
+                assert isinstance(answer, Fill)
+                fill(answer.order)
 
     def _handle(self, event: Event) -> None:
         for number, reply in self.commons.handle(event, self.clock.now):
             assert not isinstance(reply, GiveBack)
             if isinstance(reply, Update):
+                self.paid.wait += len(reply.forms)
                 self.host.do(len(reply.forms) * self.costs.wait, _nothing)
-            session = self._sessions.get(number)
-            if session is not None:
-                session.hear(reply)
+            member = self._members.get(number)
+            if member is not None:
+                member.hear(reply)
 
     def _tick(self) -> None:
-        self._ticking = bool(self._sessions)
-        if not self._sessions:
+        self._ticking = bool(self._members)
+        if not self._members:
             return
         self._handle(Ticked(self.workers))
         self.clock.after(TICK, self._tick)
-
-    def _offer(self) -> None:
-        if not self._ticking:
-            return
-        # A host that has draws under way gives nothing to idle workers, so there is no use in asking it.
-        if all(ticket.fill for ticket in self.commons.state.tickets.values()):
-            for session in list(self._sessions.values()):
-                session.offer()
-        self.clock.after(OFFER, self._offer)
 
     # -- storage -----------------------------------------------------------------------------------------------
 
@@ -219,6 +215,7 @@ class Node:
             self.network.used() if self.network is not None else 0.0,
             self.storage.used() if self.storage is not None else 0.0,
             self.commons.state.pool.evictions,
+            replace(self.paid),
         )
 
 

@@ -8,30 +8,45 @@ from __future__ import annotations
 
 import math
 import random
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from headrace.coordinate.coordinator import Batch, Coordinator, Draws, Slot
+from headrace.coordinate.directory import Directory
 from headrace.coordinate.draw_client import DrawClient
-from headrace.coordinate.messages import Order, OrderDone, Spent
-from headrace.coordinate.protocol import Ask, Begin, Finished, Join, Reply, Request
+from headrace.coordinate.grants import reports
+from headrace.coordinate.messages import Order, OrderDone
+from headrace.coordinate.own_split import OwnSplit
+from headrace.coordinate.protocol import Ask, Begin, Join, Reply, Request
+from headrace.coordinate.shared_directory import SharedDirectory
 from headrace.coordinate.shared_draws import SharedDraws
-from headrace.coordinate.splitter import Splitter
-from headrace.core.forms import Form
-from headrace.planning import Depth, Means, Measured, ahead_at_first, rows_per_order, split_budget, staff
+from headrace.core.forms import CACHEABLE, Form
+from headrace.planning import (
+    Depth,
+    Means,
+    Measured,
+    Spent,
+    ahead_at_first,
+    most_ahead,
+    rows_per_order,
+    split_budget,
+    staff,
+)
 from headrace.sampling import Geometry
-from headrace.simulate.catalogues import HostCatalogue, OwnCatalogue
-from headrace.simulate.draws import Orders, OwnDraws
+from headrace.simulate.draws import EpochOrders
 from headrace.simulate.node import Node
+from headrace.simulate.order_cost import Ids, Sizes, pay, publish, work_of
 from headrace.simulate.scenario import Job
 from headrace.simulate.tally import Tally
-from headrace.simulate.work import Ids, Sizes, fill_of, work_of
 from headrace.simulate.workers import Crew, Task, Worker
 
 _SLOT = Slot(0, 0)
 """Batches lie nowhere here."""
 _NOTHING: Ids = np.zeros(0, np.int64)
+_SPAN = 1 << 50
+"""Addresses of a job's own cache: they cost nothing."""
 
 
 class Run(Protocol):
@@ -50,7 +65,7 @@ class Rank:
         run: Run,
         job: Job,
         node: Node,
-        orders: Orders,
+        orders: EpochOrders,
         sizes: Sizes,
         *,
         stretch: tuple[int, int],
@@ -78,24 +93,23 @@ class Rank:
         self.ahead = job.ahead or (
             2 * people.processes if rows is None else ahead_at_first(job.batch, self.hands, rows, **shared)
         )
-        self._depth = Depth(max(4, 2 * people.processes), hands=self.hands, cpus=node.cpus)
+        self._depth = Depth(most_ahead(people.processes, self.ahead), hands=self.hands, cpus=node.cpus)
         node.workers += people.processes
-        self.crew = Crew(self, node, people.processes, threads, pipelined=not plain)
-        self._catalogue: HostCatalogue | OwnCatalogue
-        self._splitter: Splitter | None = None
+        self.crew = Crew(self, node, people.processes, threads, pipelined=not plain, shares=self._shared)
+        self.client = DrawClient(self._send)
+        self._cache: Directory | None = None
+        self._own_split: OwnSplit | None = None
         self._sums = Spent()
-        if self._shared:
-            self._catalogue = HostCatalogue(self.tally)
-        else:
+        if not self._shared:
             budgets = split_budget(0 if plain else cache, job.split)
             budgets[Form.AUGMENTED] = 0
-            self._catalogue = OwnCatalogue(self._samples, budgets, self.tally, sizes, self._low)
+            self._cache = Directory(self._samples, budgets, _SPAN)
             if job.split is None and any(budgets.values()):
                 self._means = Means(node.cpus, self.hands, people.processes)
-                self._splitter = Splitter(self._catalogue, Measured())
-        self.coordinator = Coordinator(self._catalogue, rows_per_order=rows)
-        self.client = DrawClient(self._send)
-        self.session = -1
+                self._own_split = OwnSplit(self._cache, Measured())
+        directory = self._cache or SharedDirectory(self.client.give_up, dict.fromkeys(CACHEABLE, 0))
+        self.coordinator = Coordinator(directory, rows_per_order=rows)
+        self.member = -1
         self._fed = 0
         self._here = self.ended = False
         """Whether the process is in its loader, and whether it has ended."""
@@ -110,14 +124,15 @@ class Rank:
         """Begin training."""
         if self._shared:
             self.client.join = join
-            self.session = self.node.join(self, join)
+            self.member = self.node.join(self, join)
+        self.crew.start()
         self._feed()
         self._feed()
         self.enter()
 
     def _feed(self) -> None:
         """Let the next epoch's batches follow those of the epochs before."""
-        own = OwnDraws(self._orders, self.geometry, self._fed) if self._explicit else None
+        own = self._orders.draws(self.geometry, self._fed) if self._explicit else None
         draws: Draws
         if self._shared:
             draws = SharedDraws(self.client, seed=0, epoch=self._fed, own=own)
@@ -141,7 +156,7 @@ class Rank:
             updates, self.client.updates = self.client.updates, []
             for draw in updates:
                 for order in self.coordinator.release(draw):
-                    self.crew.post(order)
+                    self._post(order)
         batch = self.coordinator.take()
         # The loop still holds the batch before while it is given one, so one fewer can be in the making then.
         most = self.ahead - (1 if batch is not None and self._tunes else 0)
@@ -150,9 +165,13 @@ class Rank:
             if orders is None:
                 break
             for order in orders:
-                self.crew.post(order)
+                self._post(order)
         if batch is not None:
             self._deliver(batch)
+
+    def _post(self, order: Order) -> None:
+        self.tally.count_rows(np.frombuffer(order.forms or bytes(len(order.indices) // 8), np.uint8))
+        self.crew.post(order)
 
     def _deliver(self, batch: Batch) -> None:
         now = self.node.clock.now
@@ -160,22 +179,29 @@ class Rank:
         self.tally.waited += now - self._began
         if self._tunes:
             company = self.client.company if self._shared else 0
-            waited, idle = self.tally.waited, self._idle
-            self.ahead = self._depth.taken(self.ahead, now=now, waited=waited, idle=idle, company=company)
-        if self._splitter is not None and self._splitter.is_due(now):
-            self._split(self._splitter, now)
-        if batch.drawn.last:
+            self.ahead = self._depth.taken(
+                self.ahead,
+                outstanding=self.coordinator.outstanding,
+                now=now,
+                waited=self.tally.waited,
+                idle=self._idle,
+                company=company,
+            )
+        if self._own_split is not None and self._own_split.is_due(now):
+            self._split(self._own_split, now)
+        if batch.draw.last:
             self._feed()
+        self.node.paid.batch += 1
         self.node.processors.add_urgent(self.node.costs.batch, self._train, batch)
 
-    def _split(self, splitter: Splitter, now: float) -> None:
+    def _split(self, own_split: OwnSplit, now: float) -> None:
         """Look at what was measured, as a loader does."""
-        drawn = self._catalogue.drawn if isinstance(self._catalogue, OwnCatalogue) else 0
+        drawn = self._cache.drawn if self._cache is not None else 0
         sums = self._sums.measured(seconds=now, delivered=drawn, waited=self.tally.waited)
-        splitter.look(sums, self._means, self._sizes.mean(Form.AUGMENTED))
+        own_split.look(sums, self._means, self._sizes.mean(Form.AUGMENTED))
 
     def _train(self, batch: Batch) -> None:
-        self.tally.images += len(batch.drawn.indices)
+        self.tally.images += len(batch.draw.indices)
         seconds = self.job.step
         if self.job.jitter:
             seconds *= math.exp(self._dice.gauss(0.0, self.job.jitter))
@@ -189,52 +215,36 @@ class Rank:
         self.ended, self._here = True, False
         self.crew.close()
         if self._shared:
-            self.node.leave(self.session)
+            self.node.leave(self.member)
 
     # -- the shared host ---------------------------------------------------------------------------------------
 
     def _send(self, request: Request, beside: bytes | None) -> None:
         assert isinstance(request, Begin | Ask) and beside is None
-        self.node.ask(self.session, request, self.job.batch)
+        self.node.ask(self.member, request, self.job.batch)
 
     def hear(self, reply: Reply) -> None:
-        """See ``Session``."""
+        """See ``Member``."""
         self.client.hear(reply)
         if self._here:
             self._advance()
 
-    def offer(self) -> None:
-        """See ``Session``."""
-        for worker in self.crew.idle():
-            order = self.node.fill(self.session)
-            if order is None:
-                return
-            self._fill(worker, order)
+    def is_idle(self, worker: Worker) -> None:
+        """See ``Employer``."""
+        self.node.idle(self.member, partial(self._fill, worker))
 
     def _fill(self, worker: Worker, order: Order) -> None:
-        keep = np.frombuffer(order.keep, np.uint8)
-        # Grants come without their rows: they are in the order of the rows that keep each form.
-        kept = {form: iter(np.flatnonzero(keep & (1 << form)).tolist()) for form in (1, 2, 3)}
-        grants = np.frombuffer(order.grants, np.int64).reshape(-1, 3).tolist()
-        rows = [(next(kept[form]), form, offset, size) for form, offset, size in grants]
-        order.grants = np.array(rows, np.int64).tobytes()
         self.tally.filled += order.rows
-        self.crew.take(worker, self.task(order))
+        worker.fill(self.task(order))
 
     # -- orders ------------------------------------------------------------------------------------------------
 
     def task(self, order: Order) -> Task:
         """See ``Employer``."""
-        forms = np.frombuffer(order.forms, np.uint8)
-        keep = np.frombuffer(order.keep, np.uint8) if order.keep else None
-        if order.fill:
-            assert keep is not None
-            work = fill_of(forms, keep, self.node.costs)
-        else:
-            work = work_of(forms, keep, self.node.costs)
+        work = work_of(order, self.node.costs)
         missing, nbytes = _NOTHING, 0.0
-        if work.fetched:
-            missing = self._low + order.index_array()[forms == int(Form.NONE)]
+        if len(work.missing):
+            missing = self._low + order.index_array()[work.missing]
             nbytes = self._sizes.encoded(missing)
         return Task(order, work, missing, nbytes, self._luck())
 
@@ -245,20 +255,23 @@ class Rank:
 
     def done(self, task: Task, idle: float) -> None:
         """See ``Employer``."""
+        order, work = task.order, task.work
+        pay(work, self.node.paid)
         if self.ended:
             return
-        order, work = task.order, task.work
         self._idle += idle
         self.tally.decodes += work.decoded
-        self.tally.fetched += work.fetched
-        published, wanted = b"", (0, 0, 0)
-        if isinstance(self._catalogue, OwnCatalogue):
-            published, wanted = self._catalogue.publish_all(order)
-            self._sums.add(self._spent(task, idle))
+        self.tally.fetched += len(work.missing)
+        made = OrderDone(order.id, [], spent=self._spent(task, idle))
+        if work.kept:
+            made.published, made.wanted = publish(order, work.kept, self._sizes, self._low)
+        if self._shared:
+            for report in reports(order, made):
+                self.node.report(self.member, report)
         else:
-            self._report(order, self._spent(task, idle))
+            self._sums.add(made.spent)
         if not order.fill:
-            self._heard.append(OrderDone(order.id, [], published, wanted=wanted))
+            self._heard.append(made)
             if self._here:
                 self._advance()
 
@@ -272,33 +285,13 @@ class Rank:
             augment=part * work.augmenting,
             wait_order=idle,
             wait_fetch=task.waited,
-            fetched=work.fetched,
+            fetched=len(work.missing),
             fetched_bytes=int(task.nbytes),
             decoded=work.decoded,
             prepared=work.prepared,
             cpu=task.luck * (work.decoding + work.augmenting) / speed,
-            fetch_cpu=task.luck * work.fetched * self.node.costs.fetch / speed,
+            fetch_cpu=task.luck * len(work.missing) * self.node.costs.fetch / speed,
         )
-
-    def _report(self, order: Order, spent: Spent) -> None:
-        """Tell the host what became of an order, and what it published."""
-        published, wanted = b"", [0, 0, 0]
-        if order.grants:
-            grants = np.frombuffer(order.grants, np.int64).reshape(-1, 4)
-            samples = self._low + order.index_array()[grants[:, 0] - order.first]
-            made = grants.copy()
-            made[:, 3] = self._sizes.of(grants[:, 1], samples)
-            fits = made[:, 3] <= grants[:, 3]
-            if not fits.all():
-                for form, size in made[~fits][:, [1, 3]].tolist():
-                    wanted[form - 1] = max(wanted[form - 1], size)
-                made = made[fits]
-            published = made.tobytes()
-        rows = len(order.indices) // 8
-        report = Finished(
-            order.ticket, order.first, rows, published, (wanted[0], wanted[1], wanted[2]), spent
-        )
-        self.node.report(self.session, report)
 
 
 def joining(job: Job, name: str, key: str, samples: int, body: int, budget: int, **ranks: Any) -> Join:

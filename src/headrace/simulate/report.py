@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from headrace.simulate.results import JobResult, Moment, NodeResult, Result
 from headrace.simulate.simulation import Simulation, TrainingRun
-from headrace.simulate.tally import Tally, Use, total
+from headrace.simulate.tally import Paid, Tally, Use, total
 
 
-def ratio(part: float, whole: float) -> float:
+def ratio(part: float, total: float) -> float:
     """``part`` of ``whole``; nothing of nothing is nothing."""
-    return part / whole if whole else 0.0
+    return part / total if total else 0.0
 
 
 def make_result(simulation: Simulation) -> Result:
@@ -41,6 +43,7 @@ def make_result(simulation: Simulation) -> Result:
         cpu_s_per_1000=1000 * ratio(sum(use.cpu for use in uses), everything.images),
         storage=ratio(uses[0].storage, storage.capacity * seconds) if shared and storage is not None else 0.0,
         filled=everything.filled,
+        paid=asdict(sum((use.paid for use in uses), Paid())),
         jobs=[_job(run, tallies, seconds) for run, tallies in zip(runs, per_rank, strict=True)],
         nodes=_nodes(simulation, uses, per_rank, seconds, shared),
         course=simulation.course,

@@ -90,6 +90,8 @@ class Result(msgspec.Struct):
     """How busy the storage was that all machines share, as a share of what it could give."""
     filled: float
     """Samples that idle workers prepared."""
+    paid: dict[str, float]
+    """How often each of the scenario's ``costs`` was paid, by its name."""
     jobs: list[JobResult]
     nodes: list[NodeResult]
     course: list[Point]

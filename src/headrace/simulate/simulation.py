@@ -14,14 +14,14 @@ from headrace.core import random as rnd
 from headrace.core.forms import Form
 from headrace.core.sizes import parse_size
 from headrace.simulate.clock import Clock
-from headrace.simulate.draws import Orders
+from headrace.simulate.draws import EpochOrders
 from headrace.simulate.node import Node
+from headrace.simulate.order_cost import Ids, Sizes
 from headrace.simulate.rank import Rank, joining
 from headrace.simulate.resources import Shared
 from headrace.simulate.results import Moment, Point
 from headrace.simulate.scenario import Job, Scenario
 from headrace.simulate.tally import total
-from headrace.simulate.work import Ids, Sizes
 
 _POINTS = 256
 """Of the course of a run that are remembered."""
@@ -38,7 +38,7 @@ class TrainingRun:
         self.key = f"{low}:{high}"
         machines = scenario.span(job)
         world_size = len(machines) * job.ranks
-        orders = Orders(self.samples, rnd.key(scenario.seed, number))
+        orders = EpochOrders(self.samples, rnd.key(scenario.seed, number))
         self.ranks = [
             Rank(
                 self,
@@ -80,13 +80,13 @@ class TrainingRun:
             for one, _, moment in step:
                 one.tally.straggled += now - moment
             max((one for one, _, _ in step), key=lambda one: one.stood).tally.late += 1
-        images = sum(len(one.drawn.indices) for _, one, _ in step)
+        images = sum(len(one.draw.indices) for _, one, _ in step)
         self.images += images
         if self.simulation.watch is not None:
             for one, given, _ in step:
-                self.simulation.watch(self.name, one.geometry.rank, given.drawn.epoch, given.drawn.indices)
+                self.simulation.watch(self.name, one.geometry.rank, given.draw.epoch, given.draw.indices)
         self.simulation.delivered(self, images)
-        if batch.drawn.last:
+        if batch.draw.last:
             self.epochs += 1
             self.simulation.epoch_over(self)
         if not self.paused and not self.ended:

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Counts = TypeVar("Counts", "Tally", "Paid", "Use")
 
 
 @dataclass
@@ -32,18 +39,48 @@ class Tally:
 
     def since(self, earlier: Tally) -> Tally:
         """What was added since an earlier state."""
-        return self._with(earlier, -1)
+        return _combined(self, earlier, operator.sub)
 
     def __add__(self, other: Tally) -> Tally:
-        return self._with(other, 1)
+        return _combined(self, other, operator.add)
 
-    def _with(self, other: Tally, sign: int) -> Tally:
-        return Tally(*(getattr(self, item.name) + sign * getattr(other, item.name) for item in fields(Tally)))
+    def count_rows(self, forms: NDArray[np.uint8]) -> None:
+        """Rows enter, in these forms."""
+        none, encoded, decoded, augmented = np.bincount(forms, minlength=4).tolist()
+        self.none += none
+        self.encoded += encoded
+        self.decoded += decoded
+        self.augmented += augmented
 
     @property
     def rows(self) -> float:
         """Rows that entered."""
         return self.none + self.encoded + self.decoded + self.augmented
+
+
+@dataclass
+class Paid:
+    """How often each of the costs of a scenario was paid."""
+
+    fetch: float = 0
+    decode: float = 0
+    decode_whole: float = 0
+    augment: float = 0
+    copy: float = 0
+    keep: float = 0
+    order: float = 0
+    batch: float = 0
+    draw: float = 0
+    row: float = 0
+    report: float = 0
+    store: float = 0
+    wait: float = 0
+
+    def __add__(self, other: Paid) -> Paid:
+        return _combined(self, other, operator.add)
+
+    def __sub__(self, other: Paid) -> Paid:
+        return _combined(self, other, operator.sub)
 
 
 @dataclass
@@ -55,10 +92,16 @@ class Use:
     network: float = 0.0
     storage: float = 0.0
     evictions: float = 0
+    paid: Paid = field(default_factory=Paid)
 
     def since(self, earlier: Use) -> Use:
         """What was added since an earlier state."""
-        return Use(*(getattr(self, item.name) - getattr(earlier, item.name) for item in fields(Use)))
+        return _combined(self, earlier, operator.sub)
+
+
+def _combined(one: Counts, other: Counts, how: Callable[[Any, Any], Any]) -> Counts:
+    """Both counts, field by field."""
+    return type(one)(*(how(getattr(one, item.name), getattr(other, item.name)) for item in fields(one)))
 
 
 def total(tallies: Sequence[Tally]) -> Tally:

@@ -3,19 +3,25 @@
 from headrace.sources.arrow import ArrowSource, hf
 from headrace.sources.folders import IMAGE_EXTENSIONS, folder
 from headrace.sources.identity import identities
-from headrace.sources.local import FileSource, files
+from headrace.sources.local import FileReader, FileSource, files
+from headrace.sources.location import Locating, Location, LocationReader, locating
 from headrace.sources.simulated import SyntheticSource, synthetic
 from headrace.sources.source import Source
 
 __all__ = [
     "IMAGE_EXTENSIONS",
     "ArrowSource",
+    "FileReader",
     "FileSource",
+    "Locating",
+    "Location",
+    "LocationReader",
     "Source",
     "SyntheticSource",
     "files",
     "folder",
     "hf",
     "identities",
+    "locating",
     "synthetic",
 ]

@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import OptionError
-from headrace.sources.local import MAX_BYTES, read_files
+from headrace.sources.local import MAX_BYTES, FileReader, read_files
+from headrace.sources.location import Location
 from headrace.sources.mapped import Maps, bring_in
 from headrace.sources.source import as_targets
 from headrace.sources.versions import versions
@@ -165,6 +166,27 @@ class ArrowSource:
         path = self._path(*next(self._find([index])))
         return f"{self._column}[{index}]" + (f" ({os.fsdecode(path)})" if path else "")
 
+    def locate(self, indices: Sequence[int] | NDArray[Any]) -> list[Location | None]:
+        """See ``Locating``: the part of the dataset's file, or the file of its own. What is of no file has none."""
+        maps = Maps()
+        places = [maps.find(cells.address) for cells in self._bytes]
+        out: list[Location | None] = []
+        for chunk, at in self._find(indices):
+            span, place = self._bytes[chunk].span(at), places[chunk]
+            path = self._path(chunk, at) if span is None else None
+            if path is not None and b"://" not in path:
+                ((size, changed),) = versions([path]).tolist()
+                out.append(Location(os.path.abspath(path), b"%x.%x" % (size, changed)))
+            elif span is None or place is None:
+                out.append(None)
+            else:
+                out.append(Location(place.path, place.version, place.offset + span[0], span[1] - span[0]))
+        return out
+
+    def location_reader(self) -> FileReader:
+        """See ``Locating``."""
+        return FileReader()
+
     def identity(self, index: int) -> str:
         """Stable over processes, orders and subsets."""
         return os.fsdecode(self.identity_bytes([index])[0])
@@ -187,7 +209,8 @@ class ArrowSource:
             elif place is None:
                 out.append(b"content\0" + hashlib.sha256(cells.data[span[0] : span[1]]).digest())
             else:
-                out.append(b"%b\0%x+%x" % (place.version, place.offset + span[0], span[1] - span[0]))
+                part = place.offset + span[0], span[1] - span[0]
+                out.append(b"%b\0%b\0%x+%x" % (place.path, place.version, *part))
         if loose:  # as those of ``files``, so that a file is one sample to both
             found = versions([out[row] for row in loose]).tolist()
             for row, version in zip(loose, found, strict=True):
@@ -213,7 +236,8 @@ class ArrowSource:
                 rows = np.arange(start, start + len(cells))
                 sha.update(b"\0".join(self._whole.identity_bytes(rows)))
             else:
-                sha.update(b"%b\0%x" % (place.version, place.offset + int(cells.offsets[0])))
+                at = place.offset + int(cells.offsets[0])
+                sha.update(b"%b\0%b\0%x" % (place.path, place.version, at))
             start += len(cells)
         if self._rows is not None:
             sha.update(b"of which")

@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import stat
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import OptionError
 from headrace.core.sizes import parse_size, show_size
+from headrace.sources.location import Location
 from headrace.sources.paths import PathTable
 from headrace.sources.source import as_targets
 from headrace.sources.versions import versions
@@ -86,6 +88,17 @@ class FileSource:
         paths = self._table.many(indices)
         return read_files(paths, self._max_bytes) if self.encoded else list(paths)
 
+    def locate(self, indices: Sequence[int] | NDArray[Any]) -> list[Location | None]:
+        """See ``Locating``. Files count as they do for ``identity_bytes``."""
+        paths, found = self._versioned(indices)
+        return [
+            Location(path, b"%x.%x" % tuple(one)) for path, one in zip(paths, found.tolist(), strict=True)
+        ]
+
+    def location_reader(self) -> FileReader:
+        """See ``Locating``."""
+        return FileReader(self._max_bytes)
+
     def name(self, index: int) -> str:
         """The file's path."""
         return self._table[index]
@@ -99,9 +112,15 @@ class FileSource:
 
         Files count as they were when the fingerprint was last taken, else as they are now.
         """
-        paths = self._table.many(indices)
-        found = versions(paths) if self._versions is None else self._versions[np.asarray(indices, np.int64)]
+        paths, found = self._versioned(indices)
         return [b"%b\0%x.%x" % (path, *found) for path, found in zip(paths, found.tolist(), strict=True)]
+
+    def _versioned(self, indices: Sequence[int] | NDArray[Any]) -> tuple[list[bytes], NDArray[np.int64]]:
+        """Path and version of each sample's file."""
+        paths = self._table.many(indices)
+        if self._versions is not None:
+            return paths, self._versions[np.asarray(indices, np.int64)]
+        return paths, versions(paths)
 
     def listing(self) -> str:
         """A digest of all paths in order, whatever the files hold."""
@@ -144,8 +163,46 @@ def read_files(paths: Sequence[bytes], max_bytes: int = MAX_BYTES) -> list[bytes
     return out
 
 
-def _open(path: bytes, max_bytes: int) -> tuple[int, int] | OSError:
-    """A descriptor and the file's size."""
+class FileReader:
+    """Reads files, and parts of files."""
+
+    def __init__(self, max_bytes: int = MAX_BYTES) -> None:
+        self._max_bytes = max_bytes
+
+    def read(self, locations: Sequence[Location]) -> list[bytes | BaseException]:
+        """See ``LocationReader``. A part that the file ends before the end of is an error."""
+        if all(one.length is None and not one.start for one in locations):
+            return read_files([one.what for one in locations], self._max_bytes)
+        return [self._one(one) for one in locations]
+
+    def _one(self, one: Location) -> bytes | BaseException:
+        if one.length is None and not one.start:
+            return read_files([one.what], self._max_bytes)[0]
+        opened = _open(one.what, sys.maxsize, one.start, one.length or 0)
+        if isinstance(opened, OSError):
+            return opened
+        descriptor, size = opened
+        name = os.fsdecode(one.what)
+        try:
+            length = max(0, size - one.start) if one.length is None else one.length
+            if length > self._max_bytes:
+                return OSError(errno.EFBIG, f"a part of {show_size(length)} is too large to be read", name)
+            parts, have = [], 0
+            while have < length:
+                parts.append(os.pread(descriptor, length - have, one.start + have))
+                have += len(parts[-1])
+                if not parts[-1]:
+                    return OSError(errno.ENODATA, f"it ends before byte {one.start + length}", name)
+            return b"".join(parts)
+        except OSError as error:
+            error.filename = name
+            return error
+        finally:
+            os.close(descriptor)
+
+
+def _open(path: bytes, max_bytes: int, start: int = 0, length: int = 0) -> tuple[int, int] | OSError:
+    """A descriptor and the file's size. The part that will be read is announced; 0 bytes: all from ``start`` on."""
     try:
         descriptor = os.open(path, _FLAGS)
     except OSError as error:
@@ -159,7 +216,7 @@ def _open(path: bytes, max_bytes: int) -> tuple[int, int] | OSError:
         os.close(descriptor)
         return refused
     with contextlib.suppress(OSError):  # it is advice; not every file system takes any
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_WILLNEED)
+        os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_WILLNEED)
     return descriptor, found.st_size
 
 

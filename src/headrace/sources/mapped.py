@@ -37,8 +37,9 @@ def bring_in(address: int, length: int) -> OSError | None:
 class Place:
     """A part of a file."""
 
+    path: bytes
     version: bytes
-    """The file's path, size and time of change."""
+    """The file's size and time of change."""
     offset: int
 
 
@@ -66,7 +67,7 @@ class Maps:
         if (path, inode) not in self._versions:
             self._versions[path, inode] = _version(path, inode)
         version = self._versions[path, inode]
-        return None if version is None else Place(version, offset + address - self._starts[at])
+        return None if version is None else Place(path, version, offset + address - self._starts[at])
 
 
 def _version(path: bytes, inode: int) -> bytes | None:
@@ -76,4 +77,4 @@ def _version(path: bytes, inode: int) -> bytes | None:
         return None
     if found.st_ino != inode:
         return None
-    return b"%b\0%x.%x" % (path, found.st_size, found.st_mtime_ns)
+    return b"%x.%x" % (found.st_size, found.st_mtime_ns)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.core.errors import OptionError
 from headrace.core.random import bits, key, mix
+from headrace.sources.location import Location
 
 _BLOCK = 1 << 16
 
@@ -115,6 +116,14 @@ class SyntheticSource:
             time.sleep(wait)
         return out
 
+    def locate(self, indices: Sequence[int] | NDArray[Any]) -> list[Location | None]:
+        """See ``Locating``."""
+        return [Location(self.identity(int(index)).encode()) for index in indices]
+
+    def location_reader(self) -> SyntheticReader:
+        """See ``Locating``."""
+        return SyntheticReader(self)
+
     def name(self, index: int) -> str:
         """What messages call the sample."""
         return f"synthetic:{index}"
@@ -127,6 +136,23 @@ class SyntheticSource:
         """A digest of the content; storage speed doesn't count."""
         text = f"synthetic {self.size} {self._low} {self._high} {self.shape}"
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+class SyntheticReader:
+    """Reads samples that are made up by where they would lie."""
+
+    def __init__(self, source: SyntheticSource) -> None:
+        self._source = source
+
+    def read(self, locations: Sequence[Location]) -> list[bytes | BaseException]:
+        """See ``LocationReader``."""
+        whole = self._source.read_many([int(one.what.rpartition(b":")[2]) for one in locations])
+        return [
+            data
+            if isinstance(data, BaseException)
+            else data[one.start : None if one.length is None else one.start + one.length]
+            for data, one in zip(whole, locations, strict=True)
+        ]
 
 
 def synthetic(

@@ -1,6 +1,6 @@
-"""Masks and boxes that go with an image: they are moved by the very views that its crops, resizes and flips became.
+"""Masks and boxes that go with an image: they are moved by the very framings of its crops, resizes and flips.
 
-A stage that resamples notes its views (``Track``). A mask is then resampled by them to the nearest pixel,
+A stage that resamples notes its framings (``Track``). A mask is then resampled by them to the nearest pixel,
 and boxes are mapped through them, so that no random number is drawn twice and nothing can differ.
 """
 
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import OptionError
+from headrace.recipes.image.framing import Axis, Framing
 from headrace.recipes.image.rowspec import MAX_PIXELS
-from headrace.recipes.image.view import Axis, View
 from headrace.recipes.op import Op
 
 _MODES = ("1", "L", "P", "I", "I;16", "I;16B")
@@ -30,9 +30,9 @@ _LARGEST = 1 << 30
 
 
 class Shown(NamedTuple):
-    """What one stage showed of the image of a row: row ``at`` of its views, and how large the image was before."""
+    """What one stage showed of the image of a row: row ``at`` of its framings, and how large the image was before."""
 
-    view: View
+    framing: Framing
     at: int
     height: int
     width: int
@@ -44,10 +44,10 @@ class Track:
     def __init__(self) -> None:
         self._rows: dict[int, list[Shown]] = {}
 
-    def note(self, view: View, rows: Sequence[int], height: NDArray[Any], width: NDArray[Any]) -> None:
-        """A stage shows these views of so large images, for these rows of an order."""
+    def note(self, framing: Framing, rows: Sequence[int], height: NDArray[Any], width: NDArray[Any]) -> None:
+        """A stage shows these framings of so large images, for these rows of an order."""
         for at, (row, *size) in enumerate(zip(rows, height.tolist(), width.tolist(), strict=True)):
-            self._rows.setdefault(row, []).append(Shown(view, at, *size))
+            self._rows.setdefault(row, []).append(Shown(framing, at, *size))
 
     def of(self, row: int) -> Sequence[Shown]:
         """What was done to a row."""
@@ -95,7 +95,7 @@ class Mask(Follower):
             if labels.dtype.kind not in "iu" or not kept.min <= low <= high <= kept.max:
                 raise ValueError(f"labels {low} to {high} are no {self.dtype}; pass mask(dtype=...)")
         for stage in shown:
-            labels = nearest(labels, stage.view, stage.at, self.fill)
+            labels = nearest(labels, stage.framing, stage.at, self.fill)
         labels = np.ascontiguousarray(labels, self.dtype)
         return {**target, self.key: labels} if self.key else labels
 
@@ -142,15 +142,15 @@ def _read(path: Any) -> bytes:
         return file.read()
 
 
-def nearest(labels: NDArray[Any], view: View, row: int, fill: int) -> NDArray[Any]:
+def nearest(labels: NDArray[Any], framing: Framing, row: int, fill: int) -> NDArray[Any]:
     """What a row shows of its labels: the one under the centre of each pixel, as the image kernels' ``nearest``."""
-    down, across = _places(view.y, row), _places(view.x, row)
+    down, across = _places(framing.y, row), _places(framing.x, row)
     part: NDArray[Any] = labels[down][:, across]
-    full = (int(view.y.size[row]), int(view.x.size[row]))
+    full = (int(framing.y.size[row]), int(framing.x.size[row]))
     if part.shape == full:
         return part
     out = np.full(full, fill, np.promote_types(labels.dtype, np.min_scalar_type(fill)))
-    top, left = (0 if axis.inset is None else int(axis.inset[row]) for axis in (view.y, view.x))
+    top, left = (0 if axis.inset is None else int(axis.inset[row]) for axis in (framing.y, framing.x))
     out[top : top + len(down), left : left + len(across)] = part
     return out
 
@@ -187,7 +187,7 @@ class Boxes(Follower):
                     f"{len(found)} {self.key} and {len(values)} {name}; there must be one for each box"
                 )
         for stage in shown:
-            found = mapped(found, stage.view, stage.at)
+            found = mapped(found, stage.framing, stage.at)
         width, height = found[:, 2] - found[:, 0], found[:, 3] - found[:, 1]
         least = np.minimum(width, height)
         keep = (least > 0) & (least >= self.min_size)
@@ -210,10 +210,10 @@ def boxes(key: str = "boxes", *, per_box: Sequence[str] = ("labels",), min_size:
     return Boxes(key, names, float(min_size))
 
 
-def mapped(found: NDArray[np.float64], view: View, row: int) -> NDArray[np.float64]:
+def mapped(found: NDArray[np.float64], framing: Framing, row: int) -> NDArray[np.float64]:
     """Boxes as a row shows them, cut off at the edges of what it shows of its source."""
-    left, right = _along(view.x, row, found[:, 0], found[:, 2])
-    top, bottom = _along(view.y, row, found[:, 1], found[:, 3])
+    left, right = _along(framing.x, row, found[:, 0], found[:, 2])
+    top, bottom = _along(framing.y, row, found[:, 1], found[:, 3])
     return np.stack([left, top, right, bottom], axis=1)
 
 

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headrace.core.errors import OptionError
+from headrace.recipes.image.framing import Framing
 from headrace.recipes.image.geometry import Geometry, RandomCrop
 from headrace.recipes.image.opencv import cv2
 from headrace.recipes.image.pixels import Image, Pixels, with_channels
-from headrace.recipes.image.view import View
 from headrace.recipes.op import Numbers, Size, as_fill, as_size
 
 _BORDERS = {"reflect": "BORDER_REFLECT_101", "edge": "BORDER_REPLICATE", "symmetric": "BORDER_REFLECT"}
@@ -127,11 +127,11 @@ class Pad(Geometry):
         """Larger."""
         return _grown(size, self.padding)
 
-    def fold(self, view: View, numbers: Numbers) -> None:
+    def fold(self, framing: Framing, numbers: Numbers) -> None:
         """Pixels of fill on each side."""
         left, top, right, bottom = self.padding
-        view.x.pad(left, right)
-        view.y.pad(top, bottom)
+        framing.x.pad(left, right)
+        framing.y.pad(top, bottom)
 
 
 @dataclass(frozen=True)
@@ -182,11 +182,11 @@ class Middle(Geometry):
         """Always that of the crop."""
         return Size(self.height, self.width, size.channels)
 
-    def fold(self, view: View, numbers: Numbers) -> None:
+    def fold(self, framing: Framing, numbers: Numbers) -> None:
         """Crop the middle."""
-        for axis, length in ((view.x, self.width), (view.y, self.height)):
+        for axis, length in ((framing.x, self.width), (framing.y, self.height)):
             for row in np.flatnonzero(axis.size < length).tolist():
-                view.faults[row] = (
+                framing.faults[row] = (
                     f"the image is smaller than CenterCrop({self.height}, {self.width}); put a resize before it"
                 )
             axis.crop(np.floor(np.maximum(axis.size - length, 0) / 2), length)

@@ -1,4 +1,4 @@
-"""Crops, resizes and flips: steps that fold into one view of the source image."""
+"""Crops, resizes and flips: steps that fold into one framing of the source image."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from headrace.core.errors import OptionError
+from headrace.recipes.image.framing import Framing
 from headrace.recipes.image.rowspec import ANTIALIASED, ANTIALIASING, INTERPOLATIONS
-from headrace.recipes.image.view import View
 from headrace.recipes.op import Numbers, Op, Size, as_fill, as_size, check_probability, check_range
 
 
@@ -33,8 +33,8 @@ class Geometry(Op, ABC):
         return size
 
     @abstractmethod
-    def fold(self, view: View, numbers: Numbers) -> None:
-        """Apply the step to the views of an order's rows."""
+    def fold(self, framing: Framing, numbers: Numbers) -> None:
+        """Apply the step to the framings of an order's rows."""
 
 
 class Resampling(Geometry):
@@ -88,12 +88,12 @@ class Resize(Resampling):
         tall = height > width
         return np.where(tall, new_long, new_short), np.where(tall, new_short, new_long)
 
-    def fold(self, view: View, numbers: Numbers) -> None:
+    def fold(self, framing: Framing, numbers: Numbers) -> None:
         """Resample the whole current image."""
         if isinstance(self.size, int):
-            view.resize(*self._sides(view.y.size, view.x.size))
+            framing.resize(*self._sides(framing.y.size, framing.x.size))
         else:
-            view.resize(*self.size)
+            framing.resize(*self.size)
 
 
 @dataclass(frozen=True)
@@ -131,9 +131,9 @@ class Fit(Resampling):
             sides = height * scale, width * scale
         return np.maximum(np.rint(sides[0]), 1), np.maximum(np.rint(sides[1]), 1)
 
-    def fold(self, view: View, numbers: Numbers) -> None:
+    def fold(self, framing: Framing, numbers: Numbers) -> None:
         """Resample the whole current image."""
-        view.resize(*self._sides(view.y.size, view.x.size))
+        framing.resize(*self._sides(framing.y.size, framing.x.size))
 
 
 def resize(
@@ -187,9 +187,9 @@ class CenterCrop(Geometry):
         """Always that of the crop."""
         return Size(self.height, self.width, size.channels)
 
-    def fold(self, view: View, numbers: Numbers) -> None:
+    def fold(self, framing: Framing, numbers: Numbers) -> None:
         """Crop the middle; where the image is smaller, pad it evenly first."""
-        for axis, length in ((view.x, self.width), (view.y, self.height)):
+        for axis, length in ((framing.x, self.width), (framing.y, self.height)):
             missing = np.maximum(length - axis.size, 0)
             if missing.any():
                 axis.pad(np.floor(missing / 2), np.floor((missing + 1) / 2))
@@ -228,9 +228,9 @@ class RandomResizedCrop(Resampling):
         """Always the given size."""
         return Size(self.height, self.width, size.channels)
 
-    def fold(self, view: View, numbers: Numbers) -> None:
+    def fold(self, framing: Framing, numbers: Numbers) -> None:
         """Ten tries at a random area and ratio, the first that fits; else the middle at the nearest ratio."""
-        width, height = view.x.size, view.y.size
+        width, height = framing.x.size, framing.y.size
         tall, wide = height[:, None], width[:, None]
         (least, most), (low, high) = self.scale, (math.log(side) / 2 for side in self.ratio)
         # In place, and by the roots of area and ratio: for a few rows, the number of calls is what costs.
@@ -258,9 +258,9 @@ class RandomResizedCrop(Resampling):
             w, h = np.where(found, w, middle_w), np.where(found, h, middle_h)
             x = np.where(found, x, np.floor((width - w) / 2))
             y = np.where(found, y, np.floor((height - h) / 2))
-        view.x.crop(x, w)
-        view.y.crop(y, h)
-        view.resize(self.height, self.width)
+        framing.x.crop(x, w)
+        framing.y.crop(y, h)
+        framing.resize(self.height, self.width)
 
 
 def random_resized_crop(
@@ -319,10 +319,10 @@ class RandomCrop(Geometry):
         """Always that of the crop."""
         return Size(self.height, self.width, size.channels)
 
-    def fold(self, view: View, numbers: Numbers) -> None:
+    def fold(self, framing: Framing, numbers: Numbers) -> None:
         """Pad, then crop at a random place."""
         left, top, right, bottom = self.padding
-        sides = ((view.y, self.height, top, bottom), (view.x, self.width, left, right))
+        sides = ((framing.y, self.height, top, bottom), (framing.x, self.width, left, right))
         for at, (axis, length, before, after) in enumerate(sides):
             if before or after:
                 axis.pad(before, after)
@@ -332,12 +332,12 @@ class RandomCrop(Geometry):
                     missing = np.maximum(missing, 0)
                     axis.pad(missing, missing)
                 else:
-                    self._too_small(view, missing)
+                    self._too_small(framing, missing)
             axis.crop(np.floor(numbers[:, at] * (np.maximum(axis.size - length, 0) + 1)), length)
 
-    def _too_small(self, view: View, missing: Any) -> None:
+    def _too_small(self, framing: Framing, missing: Any) -> None:
         for row in np.flatnonzero(missing > 0).tolist():
-            view.faults[row] = (
+            framing.faults[row] = (
                 f"the image is smaller than random_crop(({self.height}, {self.width})); "
                 "put a resize before it, or pass pad_if_needed=True"
             )
@@ -359,9 +359,9 @@ class Flip(Geometry):
         """Unless it happens always or never."""
         return 0 < self.p < 1
 
-    def fold(self, view: View, numbers: Numbers) -> None:
+    def fold(self, framing: Framing, numbers: Numbers) -> None:
         """Mirror the rows that the draw says."""
-        axis = view.x if self.horizontal else view.y
+        axis = framing.x if self.horizontal else framing.y
         axis.mirror(numbers[:, 0] < self.p)
 
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from headrace.core.layout import BFLOAT16
 from headrace.recipes.image import kernels
+from headrace.recipes.image.framing import Framing
 from headrace.recipes.image.geometry import Geometry, Resampling
 from headrace.recipes.image.rows import Normalise
 from headrace.recipes.image.rowspec import MAX_PIXELS
-from headrace.recipes.image.view import View
 from headrace.recipes.op import Size
-from headrace.recipes.order import Batch, Order, misfit
+from headrace.recipes.row_groups import RowGroup, RowValues, misfit
 
 _BLACK = {channels: np.zeros((1, 1, channels), np.uint8) for channels in (1, 3)}
 _SPECS = 256
@@ -117,86 +117,86 @@ class Resample:
         self._specs: dict[tuple[int, int, int, Finish], kernels.RowSpec] = {}
         self._row_seconds: float | None = None
 
-    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Batch:
+    def run(self, held: RowValues, group: RowGroup, into: NDArray[Any] | None) -> RowValues:
         """The rows, in ``into`` if given. Without it, rows of unequal size become arrays of their own."""
-        channels = self._channels(batch, order, into)
-        jobs = self._jobs(batch, order, channels)
-        view = View(jobs["width"].astype(np.float64), jobs["height"].astype(np.float64))
+        channels = self._channels(held, group, into)
+        jobs = self._jobs(held, group, channels)
+        framing = Framing(jobs["width"].astype(np.float64), jobs["height"].astype(np.float64))
         for position, step in self.steps:
-            step.fold(view, order.draw(position))
-        view.write(jobs)
-        if order.track is not None:
-            rows = [order.row(at) for at in range(order.size)]
-            order.track.note(view, rows, jobs["height"], jobs["width"])
-        for row, reason in view.faults.items():
-            order.fault(row, reason)
-            _blacken(batch, jobs, row, channels)
+            step.fold(framing, group.draw(position))
+        framing.write(jobs)
+        if group.track is not None:
+            rows = [group.row(at) for at in range(group.size)]
+            group.track.note(framing, rows, jobs["height"], jobs["width"])
+        for row, reason in framing.faults.items():
+            group.fault(row, reason)
+            _blacken(held, jobs, row, channels)
         height, width = self.size.height, self.size.width
         if into is not None:
             height, width, _ = self.finish.size(into.shape[1:])
         if height is None or width is None:
-            sizes = _sizes(view)
+            sizes = _sizes(framing)
             if len(sizes) > 1:
-                return self._unequal(batch, jobs, view, sizes, order, channels)
+                return self._unequal(held, jobs, framing, sizes, group, channels)
             ((height, width),) = sizes
         if not self.size.fixed:
-            self._fit(batch, jobs, view, order, (height, width, channels))
+            self._fit(held, jobs, framing, group, (height, width, channels))
         if into is None:
-            into = self._memory(order.size, height, width, channels)
-        self._write(batch, jobs, view, range(order.size), order, into)
-        return Batch(None, block=into)
+            into = self._memory(group.size, height, width, channels)
+        self._write(held, jobs, framing, range(group.size), group, into)
+        return RowValues(None, block=into)
 
     def _write(
         self,
-        batch: Batch,
+        held: RowValues,
         jobs: NDArray[Any],
-        view: View,
+        framing: Framing,
         rows: Sequence[int],
-        order: Order,
+        group: RowGroup,
         into: NDArray[Any],
     ) -> None:
-        """Rows of one size; ``rows`` are their places in the view."""
-        if view.pads:
-            padded, bodies = set(view.padded()), view.bodies()
+        """Rows of one size; ``rows`` are their places in the framing."""
+        if framing.pads:
+            padded, bodies = set(framing.padded()), framing.bodies()
             here = [at for at, row in enumerate(rows) if row in padded]
             if here:
                 shown = [bodies[row] for row in rows]
-                self._with_padding(batch, jobs, shown, view.exact, order, into, here)
+                self._with_padding(held, jobs, shown, framing.exact, group, into, here)
                 return
         height, width, channels = self.finish.size(into.shape[1:])
-        self._call(batch, jobs, order, into, self._spec(height, width, channels, self.finish))
+        self._call(held, jobs, group, into, self._spec(height, width, channels, self.finish))
 
     def _memory(self, rows: int, height: int, width: int, channels: int) -> NDArray[Any]:
         if self._fresh or not self.finish.plain:
             return self.finish.empty(rows, height, width, channels)
         return self._scratch.take([(rows, height, width, channels)])[0]
 
-    def _channels(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> int:
+    def _channels(self, held: RowValues, group: RowGroup, into: NDArray[Any] | None) -> int:
         """How many channels the rows have; images of user code that have another number fail."""
         if self.size.channels is not None:
             return self.size.channels
-        found = [0 if order.failed(row) else value.shape[2] for row, value in enumerate(batch.values)]
+        found = [0 if group.failed(row) else value.shape[2] for row, value in enumerate(held.values)]
         channels = next(filter(None, found), 3) if into is None else self.finish.size(into.shape[1:])[2]
         for row, count in enumerate(found):
             if count and count != channels:
-                order.fault(row, f"the image has {count} channels where others have {channels}")
+                group.fault(row, f"the image has {count} channels where others have {channels}")
         return channels
 
-    def _jobs(self, batch: Batch, order: Order, channels: int) -> NDArray[Any]:
+    def _jobs(self, held: RowValues, group: RowGroup, channels: int) -> NDArray[Any]:
         """A job for each row, with what it says about the source."""
-        values = batch.values
+        values = held.values
         jobs = np.zeros(len(values), kernels.JOB)
-        if order.any_failed:
-            for row in order.failed_rows():
+        if group.any_failed:
+            for row in group.failed_rows():
                 values[row] = _BLACK[channels]
-                if batch.jpeg is not None:
-                    batch.jpeg[row] = False
-        if batch.jpeg is not None and batch.infos is not None:
-            jobs["is_jpeg"] = batch.jpeg
-            jobs["width"], jobs["height"], jobs["orientation"] = batch.infos[:, 1:4].T
-            if batch.infos.shape[1] > len(kernels.PROBE):
-                jobs["scale"] = batch.infos[:, len(kernels.PROBE)]
-            for row in np.flatnonzero(~batch.jpeg).tolist():
+                if held.jpeg is not None:
+                    held.jpeg[row] = False
+        if held.jpeg is not None and held.infos is not None:
+            jobs["is_jpeg"] = held.jpeg
+            jobs["width"], jobs["height"], jobs["orientation"] = held.infos[:, 1:4].T
+            if held.infos.shape[1] > len(kernels.PROBE):
+                jobs["scale"] = held.infos[:, len(kernels.PROBE)]
+            for row in np.flatnonzero(~held.jpeg).tolist():
                 jobs["height"][row], jobs["width"][row] = values[row].shape[:2]
                 jobs["orientation"][row] = 1
         else:
@@ -206,13 +206,18 @@ class Resample:
         return jobs
 
     def _fit(
-        self, batch: Batch, jobs: NDArray[Any], view: View, order: Order, want: tuple[int, int, int]
+        self,
+        held: RowValues,
+        jobs: NDArray[Any],
+        framing: Framing,
+        group: RowGroup,
+        want: tuple[int, int, int],
     ) -> None:
         """Rows that do not have the batch's size fail."""
         height, width, channels = want
-        for row in np.flatnonzero((view.y.size != height) | (view.x.size != width)).tolist():
-            order.fault(row, misfit((int(view.y.size[row]), int(view.x.size[row])), (height, width)))
-            _blacken(batch, jobs, row, channels)
+        for row in np.flatnonzero((framing.y.size != height) | (framing.x.size != width)).tolist():
+            group.fault(row, misfit((int(framing.y.size[row]), int(framing.x.size[row])), (height, width)))
+            _blacken(held, jobs, row, channels)
 
     def _spec(self, height: int, width: int, channels: int, finish: Finish) -> kernels.RowSpec:
         key = (height, width, channels, finish)
@@ -229,85 +234,85 @@ class Resample:
         return spec
 
     def _call(
-        self, batch: Batch, jobs: NDArray[Any], order: Order, out: NDArray[Any], spec: kernels.RowSpec
+        self, held: RowValues, jobs: NDArray[Any], group: RowGroup, out: NDArray[Any], spec: kernels.RowSpec
     ) -> None:
         begin = time.perf_counter()
-        status = kernels.rows_many(self._workspace, batch.values, jobs, out, spec)
+        status = kernels.rows_many(self._workspace, held.values, jobs, out, spec)
         seconds = time.perf_counter() - begin
-        if batch.jpeg is None:
+        if held.jpeg is None:
             self._row_seconds = seconds / len(jobs)
         else:
             # Decoding and augmenting are one here. What rows of arrays took last time is the augmenting.
             known = self._row_seconds
-            guess = seconds * float(batch.jpeg.mean())
-            order.decoding.append(guess if known is None else max(seconds - known * len(jobs), 0.0))
+            guess = seconds * float(held.jpeg.mean())
+            group.decoding.append(guess if known is None else max(seconds - known * len(jobs), 0.0))
         if status.any():
             for row in np.flatnonzero(status).tolist():
-                order.fault(row, kernels.status_text(int(status[row]), batch.values[row]))
+                group.fault(row, kernels.status_text(int(status[row]), held.values[row]))
 
     def _unequal(
         self,
-        batch: Batch,
+        held: RowValues,
         jobs: NDArray[Any],
-        view: View,
+        framing: Framing,
         sizes: dict[tuple[int, int], list[int]],
-        order: Order,
+        group: RowGroup,
         channels: int,
-    ) -> Batch:
+    ) -> RowValues:
         """Rows of different sizes: each size is a call of its own, into memory of its own."""
-        out: list[Any] = [None] * order.size
+        out: list[Any] = [None] * group.size
         for (height, width), rows in sizes.items():
             memory = self.finish.empty(len(rows), height, width, channels)
-            self._write(batch.part(rows), jobs[rows], view, rows, order.part(rows), memory)
+            self._write(held.part(rows), jobs[rows], framing, rows, group.part(rows), memory)
             for at, row in enumerate(rows):
                 out[row] = memory[at]
-        return Batch(out)
+        return RowValues(out)
 
     def _with_padding(
         self,
-        batch: Batch,
+        held: RowValues,
         jobs: NDArray[Any],
         bodies: list[tuple[int, int, int, int]],
         exact: bool,
-        order: Order,
+        group: RowGroup,
         into: NDArray[Any],
         padded: list[int],
     ) -> None:
         """Rows that are partly fill get their visible part alone; then all rows are finished together."""
         height, width, channels = self.finish.size(into.shape[1:])
-        pixels = into if self.finish.plain else self._scratch.take([(order.size, height, width, channels)])[0]
-        parts = [(row, batch.part([row]), jobs[row : row + 1].copy()) for row in padded]
+        pixels = into if self.finish.plain else self._scratch.take([(group.size, height, width, channels)])[0]
+        parts = [(row, held.part([row]), jobs[row : row + 1].copy()) for row in padded]
         for row in padded:
-            _blacken(batch, jobs, row, channels)
-        if len(padded) < order.size:
-            self._call(batch, jobs, order, pixels, self._spec(height, width, channels, PLAIN))
+            _blacken(held, jobs, row, channels)
+        if len(padded) < group.size:
+            self._call(held, jobs, group, pixels, self._spec(height, width, channels, PLAIN))
         for row, alone, job in parts:
             pixels[row] = self._fill
             left, top, w, h = bodies[row]
-            if order.failed(row) or not (w and h):
+            if group.failed(row) or not (w and h):
                 continue
             place = pixels[row, top : top + h, left : left + w]
             if alone.jpeg is None and exact:
                 place[...] = _cut(alone.values[0], job[0])
                 continue
             visible = np.empty((1, h, w, channels), np.uint8)
-            self._call(alone, job, order.part([row]), visible, self._spec(h, w, channels, PLAIN))
+            self._call(alone, job, group.part([row]), visible, self._spec(h, w, channels, PLAIN))
             place[...] = visible[0]
         if pixels is not into:
-            rows = Batch(None, block=pixels)
+            rows = RowValues(None, block=pixels)
             spec = self._spec(height, width, channels, self.finish)
-            self._call(rows, _whole(order.size, height, width), order, into, spec)
+            self._call(rows, _full_boxes(group.size, height, width), group, into, spec)
 
 
-def _blacken(batch: Batch, jobs: NDArray[Any], row: int, channels: int) -> None:
+def _blacken(held: RowValues, jobs: NDArray[Any], row: int, channels: int) -> None:
     """Put a black pixel in the place of a row, so that it costs nothing and cannot fail."""
-    batch.values[row] = _BLACK[channels]
-    if batch.jpeg is not None:
-        batch.jpeg[row] = False
-    jobs[row : row + 1] = _whole(1, 1, 1)
+    held.values[row] = _BLACK[channels]
+    if held.jpeg is not None:
+        held.jpeg[row] = False
+    jobs[row : row + 1] = _full_boxes(1, 1, 1)
 
 
-def _whole(rows: int, height: int, width: int) -> NDArray[Any]:
+def _full_boxes(rows: int, height: int, width: int) -> NDArray[Any]:
     """Jobs that show all of images of one size."""
     jobs = np.zeros(rows, kernels.JOB)
     jobs["width"], jobs["height"], jobs["orientation"] = width, height, 1
@@ -315,10 +320,10 @@ def _whole(rows: int, height: int, width: int) -> NDArray[Any]:
     return jobs
 
 
-def _sizes(view: View) -> dict[tuple[int, int], list[int]]:
+def _sizes(framing: Framing) -> dict[tuple[int, int], list[int]]:
     """The rows of each size that comes out."""
     sizes: dict[tuple[int, int], list[int]] = {}
-    for row, (height, width) in enumerate(zip(view.y.size.tolist(), view.x.size.tolist(), strict=True)):
+    for row, (height, width) in enumerate(zip(framing.y.size.tolist(), framing.x.size.tolist(), strict=True)):
         sizes.setdefault((int(height), int(width)), []).append(row)
     return sizes
 

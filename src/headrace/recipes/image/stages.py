@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from headrace.recipes.image.pixels import Pixels
 from headrace.recipes.image.resample import Finish
 from headrace.recipes.image.rows import RandomErasing
-from headrace.recipes.order import Batch, Order, misfit
+from headrace.recipes.row_groups import RowGroup, RowValues, misfit
 
 
 class Paint:
@@ -19,18 +19,18 @@ class Paint:
     def __init__(self, steps: list[tuple[int, Pixels]]) -> None:
         self.steps = steps
 
-    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Batch:
+    def run(self, held: RowValues, group: RowGroup, into: NDArray[Any] | None) -> RowValues:
         """New images; ``into`` is left to the stage that writes rows."""
-        values = list(batch.values)
+        values = list(held.values)
         for position, step in self.steps:
-            for row, parameters in enumerate(step.parameters(order.draw(position))):
-                if parameters is None or order.failed(row):
+            for row, parameters in enumerate(step.parameters(group.draw(position))):
+                if parameters is None or group.failed(row):
                     continue
                 try:
                     values[row] = step.apply(values[row], parameters)
                 except Exception as error:
-                    order.fault(row, error)
-        return Batch(values)
+                    group.fault(row, error)
+        return RowValues(values)
 
 
 class Erase:
@@ -39,14 +39,14 @@ class Erase:
     def __init__(self, position: int, step: RandomErasing, finish: Finish, *, owned: bool) -> None:
         self._position, self._step, self._finish, self._owned = position, step, finish, owned
 
-    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Batch:
+    def run(self, held: RowValues, group: RowGroup, into: NDArray[Any] | None) -> RowValues:
         """The rows with their boxes erased."""
-        values = list(batch.values)
-        live = [row for row in range(order.size) if not order.failed(row)]
-        sizes = np.ones((order.size, 2))
+        values = list(held.values)
+        live = [row for row in range(group.size) if not group.failed(row)]
+        sizes = np.ones((group.size, 2))
         for row in live:
             sizes[row] = self._finish.size(values[row].shape)[:2]
-        boxes = self._step.boxes(sizes[:, 0], sizes[:, 1], order.draw(self._position))
+        boxes = self._step.boxes(sizes[:, 0], sizes[:, 1], group.draw(self._position))
         for row in live:
             if not boxes[row]:
                 continue
@@ -57,14 +57,14 @@ class Erase:
             def noise(count: int, row: int = row) -> NDArray[np.float64]:
                 nonlocal used
                 used += count
-                return order.noise(self._position, row, used)[-count:]
+                return group.noise(self._position, row, used)[-count:]
 
             try:
                 for box in boxes[row]:
                     self._step.erase(values[row], box, self._finish.planar, self._finish.dtype, noise)
             except ValueError as error:
-                order.fault(row, error)
-        return Batch(values, block=batch.block if self._owned else None)
+                group.fault(row, error)
+        return RowValues(values, block=held.block if self._owned else None)
 
 
 class Transpose:
@@ -73,11 +73,11 @@ class Transpose:
     def __init__(self, planar: bool) -> None:
         self._axes = (2, 0, 1) if planar else (1, 2, 0)
 
-    def run(self, batch: Batch, order: Order, into: NDArray[Any] | None) -> Batch:
+    def run(self, held: RowValues, group: RowGroup, into: NDArray[Any] | None) -> RowValues:
         """The rows in their new order."""
-        values = list(batch.values)
-        for row in range(order.size):
-            if order.failed(row):
+        values = list(held.values)
+        for row in range(group.size):
+            if group.failed(row):
                 continue
             value = values[row].transpose(self._axes)
             if into is None:
@@ -85,5 +85,5 @@ class Transpose:
             elif into.shape[1:] == value.shape:
                 into[row] = value
             else:
-                order.fault(row, misfit(value.shape, into.shape[1:]))
-        return Batch(values) if into is None else Batch(None, block=into)
+                group.fault(row, misfit(value.shape, into.shape[1:]))
+        return RowValues(values) if into is None else RowValues(None, block=into)

@@ -149,7 +149,7 @@ class Perspective(Sometimes):
 
 
 def _view(places: Any, corners: Any) -> Any:
-    """The eight numbers of the view that shows ``corners`` at ``places``."""
+    """The eight numbers of the mapping that shows ``corners`` at ``places``."""
     rows, ones, zeros = [], np.ones(4), np.zeros(4)
     x, y = places.T
     for axis, goal in enumerate(corners.T):

@@ -12,7 +12,7 @@ from headrace.recipes.image import kernels
 from headrace.recipes.image.geometry import Geometry, RandomResizedCrop
 from headrace.recipes.image.resample import Finish, Resample
 from headrace.recipes.op import Size
-from headrace.recipes.order import Batch, Order
+from headrace.recipes.row_groups import RowGroup, RowValues
 
 
 class AnyWay(Resample):
@@ -28,15 +28,15 @@ class AnyWay(Resample):
         self._others: dict[tuple[kernels.RowSpec, str], kernels.RowSpec] = {}
 
     def _call(
-        self, batch: Batch, jobs: NDArray[Any], order: Order, out: NDArray[Any], spec: kernels.RowSpec
+        self, held: RowValues, jobs: NDArray[Any], group: RowGroup, out: NDArray[Any], spec: kernels.RowSpec
     ) -> None:
-        which = np.floor(order.draw(self._position)[:, -1] * len(self._ways))
+        which = np.floor(group.draw(self._position)[:, -1] * len(self._ways))
         for at, way in enumerate(self._ways):
             rows = np.flatnonzero(which == at).tolist()
             if not rows:
                 continue
             memory = np.empty((len(rows), *out.shape[1:]), out.dtype)
-            super()._call(batch.part(rows), jobs[rows], order.part(rows), memory, self._by(way, spec))
+            super()._call(held.part(rows), jobs[rows], group.part(rows), memory, self._by(way, spec))
             out[rows] = memory
 
     def _by(self, way: str, spec: kernels.RowSpec) -> kernels.RowSpec:

@@ -149,8 +149,8 @@ class Reader:
         if name == "subset":
             _check_names(where, data, ("source", "of", "indices"))
             indices = read_array(data["indices"], where)
-            whole = self.source(data["of"], where)
-            return _made(lambda: SubsetSource(whole, indices), {}, where)
+            base = self.source(data["of"], where)
+            return _made(lambda: SubsetSource(base, indices), {}, where)
         if name not in SOURCES:
             raise OptionError(f"{where}: there is no such source; {_NEWER}")
         make, types = SOURCES[name]

@@ -32,8 +32,8 @@ from headrace.recipes.op import Op, options_of
 from headrace.recipes.pil_decoding import pil_decode
 from headrace.recipes.plain import makers
 from headrace.recipes.ragged import listed_images, stacked_images
-from headrace.recipes.spin import SyntheticDecode
-from headrace.recipes.spin import decode as synthetic_decode
+from headrace.recipes.synthetic_decode import SyntheticDecode
+from headrace.recipes.synthetic_decode import decode as synthetic_decode
 from headrace.recipes.values import to_pil, to_tensor
 from headrace.recipes.views import Views
 

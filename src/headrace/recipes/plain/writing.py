@@ -137,7 +137,7 @@ def _source(source: Any, where: str = "source") -> dict[str, Any]:
         least = np.min_scalar_type(int(indices.max()) if indices.size else 0)
         return {
             "source": "subset",
-            "of": _source(source.whole, where),
+            "of": _source(source.base, where),
             "indices": write_array(indices.astype(least), where),
         }
     own = module_of(type(source)).partition(".")[0] == _OWN

@@ -27,7 +27,7 @@ def misfit(have: Sequence[int], want: Sequence[int]) -> str:
     )
 
 
-class Batch:
+class RowValues:
     """One value per row; ``jpeg`` says which of them are JPEG bytes still, and ``infos`` what these hold: as
     ``kernels.probe_many`` says it, and the scale at which they are decoded where that is given.
 
@@ -55,22 +55,22 @@ class Batch:
             self._values = [] if self.block is None else list(self.block)
         return self._values
 
-    def copy(self, *, deep: bool) -> Batch:
+    def copy(self, *, deep: bool) -> RowValues:
         """The same, for somebody who changes what is in which row; ``deep``: or the values themselves."""
         values = copy.deepcopy(self.values) if deep else list(self.values)
-        return Batch(values, None if self.jpeg is None else self.jpeg.copy(), self.infos)
+        return RowValues(values, None if self.jpeg is None else self.jpeg.copy(), self.infos)
 
-    def part(self, rows: Sequence[int]) -> Batch:
+    def part(self, rows: Sequence[int]) -> RowValues:
         """The given rows alone."""
         pick = list(rows)
-        return Batch(
+        return RowValues(
             [self.values[row] for row in pick],
             None if self.jpeg is None else self.jpeg[pick],
             None if self.infos is None else self.infos[pick],
         )
 
 
-class Order:
+class RowGroup:
     """Rows of an order under work: all of them, or the part that has to go through a stage."""
 
     __slots__ = ("_columns", "_numbers", "_rows", "decoding", "indices", "track", "words", "work")
@@ -106,9 +106,9 @@ class Order:
         """The row of the whole order that is row ``at`` here."""
         return at if self._rows is None else self._rows[at]
 
-    def part(self, rows: Iterable[int]) -> Order:
+    def part(self, rows: Iterable[int]) -> RowGroup:
         """Some of these rows."""
-        return Order(self.work, self._columns, [self.row(at) for at in rows], self.decoding, self.track)
+        return RowGroup(self.work, self._columns, [self.row(at) for at in rows], self.decoding, self.track)
 
     def draw(self, position: int) -> Numbers:
         """The random numbers of the step at a position of the recipe."""

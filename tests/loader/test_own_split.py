@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.coordinate import splitter
+from headrace.coordinate import own_split
 from tests.loader.helpers import assert_same, drain
 
 SHAPE = (64, 64, 3)
@@ -16,7 +16,7 @@ SAMPLES = 300
 
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(splitter, "LOOK_EVERY", 0.1)
+    monkeypatch.setattr(own_split, "LOOK_EVERY", 0.1)
 
 
 def loader(*, bandwidth: float | None = None, spin: float = 0.0, **options: Any) -> Any:

@@ -1,6 +1,6 @@
 """Folding of crops, resizes and flips into one resampling: which part of the source a row shows.
 
-All arithmetic is over the rows of an order at once. An axis of a view maps the current image onto the source:
+All arithmetic is over the rows of an order at once. An axis of a framing maps the current image onto the source:
 its pixels ``0 .. size`` show ``start .. start + span`` of the source, mirrored where ``mirrored`` is true. After
 padding, only ``body`` pixels from ``inset`` on show the source; the rest are fill.
 """
@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 
 
 class Axis:
-    """The horizontal or vertical half of a view."""
+    """The horizontal or vertical half of a framing."""
 
     __slots__ = ("body", "high", "inset", "low", "mirrored", "size", "span", "start")
 
@@ -66,7 +66,7 @@ class Axis:
     def resize(self, length: Any) -> None:
         """Resample to ``length`` pixels; from here on, nothing outside the current part may be looked at."""
         if self.inset is not None or self.low is not None:
-            raise AssertionError("a view resamples once, and before it pads")
+            raise AssertionError("a framing resamples once, and before it pads")
         self.low, self.high = self.start, self.start + self.span
         self.size = self.body = self._each(length)
 
@@ -77,7 +77,7 @@ class Axis:
         return np.full(len(self.start), float(length))
 
 
-class View:
+class Framing:
     """What each row of an order shows of its source image."""
 
     __slots__ = ("faults", "x", "y")

@@ -7,7 +7,7 @@ from headrace.core.forms import CACHEABLE, Form
 from headrace.planning import LOOK_EVERY, Means, Measured, Planner, Terms, split_budget
 
 
-class Splitter:
+class OwnSplit:
     """Looks at a job's sums now and then."""
 
     def __init__(self, directory: Directory, sums: Measured, before: Terms | None = None) -> None:
@@ -18,18 +18,18 @@ class Splitter:
         known = Terms.unknown(directory.size, self._budget)
         self.planner = Planner(known, (split[0], split[1], split[2]), before)
         if self.planner.plan.split != split:
-            directory.divide(split_budget(self._budget, self.planner.plan.split))
+            directory.set_split(split_budget(self._budget, self.planner.plan.split))
 
     def is_due(self, now: float) -> bool:
         """Whether it is time to look."""
         return now - self._seen.seconds >= LOOK_EVERY
 
     def look(self, sums: Measured, means: Means, augmented: float) -> None:
-        """Divide the cache anew if what was measured since the last time suggests it. ``augmented``: bytes; 0: not
+        """Split the cache anew if what was measured since the last time suggests it. ``augmented``: bytes; 0: not
         known."""
         plan = self.planner.look(
             sums - self._seen, means, decoded=self._directory.mean(Form.DECODED), augmented=augmented
         )
         self._seen = sums
         if plan is not None:
-            self._directory.divide(split_budget(self._budget, plan.split))
+            self._directory.set_split(split_budget(self._budget, plan.split))

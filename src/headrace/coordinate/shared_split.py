@@ -1,4 +1,4 @@
-"""How a shared cache is divided while jobs come and go: what their workers report goes in, parts come out.
+"""How a shared cache is split while jobs come and go: what their workers report goes in, parts come out.
 
 Decoded and augmented samples divide their part by what pays (``eviction``). The question here is how much of the
 cache they leave to encoded ones, and that depends on storage, on the processors, and on how many jobs there are.
@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import math
 
-from headrace.coordinate.messages import Spent
-from headrace.coordinate.pool import Part
+from headrace.coordinate.parts import Part
 from headrace.core.forms import Form
-from headrace.planning import LOOK_EVERY, Means, Planner, Terms
+from headrace.planning import LOOK_EVERY, Means, Planner, Spent, Terms
 
 _SMOOTH = 0.7
 """What the past counts in the mean of augmented samples."""
 
 
-class Division:
+class SharedSplit:
     """Looks now and then at what was reported, and says how large the encoded part is to be."""
 
     def __init__(self) -> None:
@@ -26,7 +25,7 @@ class Division:
         self.workers = 1
         """Processes that fetch, of all jobs."""
         self.encoded = 0.0
-        """The part of encoded samples. With 0, nothing is divided: what pays is kept, whatever its form."""
+        """The part of encoded samples. With 0, nothing is split: what pays is kept, whatever its form."""
         self._spent = Spent()
         self._delivered = 0
         self._since = -math.inf
@@ -35,7 +34,7 @@ class Division:
 
     @property
     def terms(self) -> Terms | None:
-        """What the present division rests on."""
+        """What the present split rests on."""
         return self._planner.terms if self._planner is not None else None
 
     def add(self, spent: Spent) -> None:
@@ -68,7 +67,7 @@ class Division:
         jobs: int,
         instances: float,
     ) -> bool:
-        """Take in what was reported since the last look; whether the cache has to be divided anew.
+        """Take in what was reported since the last look; whether the cache has to be split anew.
 
         ``samples``: of all datasets. ``decoded``, ``augmented``: mean bytes; 0: not known. ``jobs``: that share
         augmented samples. ``instances``: augmented samples that are cached.
@@ -99,7 +98,7 @@ class Division:
         return self.encoded != before
 
     def parts(self, budget: int) -> dict[Part, int] | None:
-        """The parts of a cache; None: it is not divided."""
+        """The parts of a cache; None: it is not split."""
         if not self.encoded:
             return None
         encoded = int(budget * self.encoded)

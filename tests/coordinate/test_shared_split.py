@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.coordinate.division import Division
-from headrace.coordinate.messages import Spent
 from headrace.coordinate.protocol import Finished, decode_request
+from headrace.coordinate.shared_split import SharedSplit
 from headrace.core.forms import Form
+from headrace.planning import Spent
 from headrace.simulate import load_scenario, simulate
 from tests.coordinate.jobs import Member, World
 
@@ -36,31 +36,31 @@ def second(storage: float, *, hands: int = 4, cpu: float = 1e-3) -> Spent:
     )
 
 
-def look(division: Division, now: float, spent: Spent, *, jobs: int = 1, delivered: int = 0) -> bool:
-    division.add(spent)
-    division.give(delivered or spent.prepared)
-    assert division.is_due(now)
-    return division.look(now, samples=1000, budget=5_000_000, jobs=jobs, instances=30.0, **SIZES)
+def look(shared_split: SharedSplit, now: float, spent: Spent, *, jobs: int = 1, delivered: int = 0) -> bool:
+    shared_split.add(spent)
+    shared_split.give(delivered or spent.prepared)
+    assert shared_split.is_due(now)
+    return shared_split.look(now, samples=1000, budget=5_000_000, jobs=jobs, instances=30.0, **SIZES)
 
 
-def begun(cpus: float = 2.0) -> Division:
-    division = Division()
-    division.cpus = cpus
-    assert not division.is_due(0.0)
-    return division
+def begun(cpus: float = 2.0) -> SharedSplit:
+    shared_split = SharedSplit()
+    shared_split.cpus = cpus
+    assert not shared_split.is_due(0.0)
+    return shared_split
 
 
 def test_nothing_is_divided_until_something_is_known() -> None:
-    division = begun()
-    assert division.parts(1000) is None and division.terms is None
-    assert not look(division, 1.0, Spent())
-    assert division.parts(1000) is None
+    shared_split = begun()
+    assert shared_split.parts(1000) is None and shared_split.terms is None
+    assert not look(shared_split, 1.0, Spent())
+    assert shared_split.parts(1000) is None
 
 
 def test_without_processors_nothing_is_planned() -> None:
-    division = Division()
-    division.add(second(1e6))
-    assert not division.is_due(0.0) and not division.is_due(100.0)
+    shared_split = SharedSplit()
+    shared_split.add(second(1e6))
+    assert not shared_split.is_due(0.0) and not shared_split.is_due(100.0)
 
 
 def test_slow_storage_gets_an_encoded_part_and_fast_storage_none() -> None:
@@ -79,32 +79,32 @@ def test_slow_storage_gets_an_encoded_part_and_fast_storage_none() -> None:
 
 
 def test_it_follows_a_shift_and_does_not_swing() -> None:
-    division = begun()
+    shared_split = begun()
     spent = second(1_900 * 5_000.0)
     spent.fetch, spent.wait_fetch, spent.wait_order = 0.01, 0.0, 1.0
     for now in range(1, 6):
-        look(division, float(now), spent)
-    assert division.encoded == 0
-    changes = [look(division, float(now), second(500_000.0)) for now in range(6, 30)]
-    assert division.encoded > 0.5
+        look(shared_split, float(now), spent)
+    assert shared_split.encoded == 0
+    changes = [look(shared_split, float(now), second(500_000.0)) for now in range(6, 30)]
+    assert shared_split.encoded > 0.5
     assert sum(changes) <= 5 and not any(changes[-8:])
 
 
 def test_very_slow_storage_is_seen_too() -> None:
     """Ten samples a second: after some seconds that is enough to go by, and remains so."""
-    division = begun()
+    shared_split = begun()
     for now in range(1, 41):
-        look(division, float(now), second(50_000.0))
-        assert (division.terms is not None) == (now >= 7), now
-    assert division.encoded > 0.5
+        look(shared_split, float(now), second(50_000.0))
+        assert (shared_split.terms is not None) == (now >= 7), now
+    assert shared_split.encoded > 0.5
 
 
 def test_jobs_that_share_keep_room_for_what_is_on_its_way_through() -> None:
     """With three jobs an augmented sample saves two preparations, as long as there is room for it."""
-    division = begun()
-    look(division, 1.0, second(400_000.0), jobs=3, delivered=240)
-    assert division.terms is not None and division.terms.jobs == 3 and division.terms.window == 30
-    parts = division.parts(5_000_000)
+    shared_split = begun()
+    look(shared_split, 1.0, second(400_000.0), jobs=3, delivered=240)
+    assert shared_split.terms is not None and shared_split.terms.jobs == 3 and shared_split.terms.window == 30
+    parts = shared_split.parts(5_000_000)
     assert parts is not None and parts[(Form.DECODED, Form.AUGMENTED)] >= 30 * SIZES["augmented"]
 
 
@@ -129,11 +129,11 @@ def test_jobs_that_share_keep_room_for_what_is_on_its_way_through() -> None:
     st.integers(1, 9),
 )
 def test_whatever_is_reported_the_parts_are_the_whole(reports: list[Spent], jobs: int) -> None:
-    division = begun()
+    shared_split = begun()
     for number, spent in enumerate(reports, 1):
-        look(division, 1.5 * number, spent, jobs=jobs, delivered=jobs * spent.prepared)
-        assert 0 <= division.encoded <= 1
-        parts = division.parts(12_345)
+        look(shared_split, 1.5 * number, spent, jobs=jobs, delivered=jobs * spent.prepared)
+        assert 0 <= shared_split.encoded <= 1
+        parts = shared_split.parts(12_345)
         assert parts is None or (sum(parts.values()) == 12_345 and min(parts.values()) >= 0)
 
 

@@ -178,6 +178,7 @@ class Coordinator:
             indices=indices.tobytes(),
             keys=batch.draw.keys,
             alone=again,
+            sequence=batch.sequence,
         )
         if batch.draw.words is not None:
             order.words = batch.draw.words[start : start + len(indices)].tobytes()

@@ -50,6 +50,8 @@ class Order(msgspec.Struct, array_like=True):
     """Prepare into the cache only; there is no slot."""
     words: bytes = b""
     """What random numbers of each row go by, int64 per row; empty: its index."""
+    sequence: int = 0
+    """The number of its batch: what a rank takes comes in this order."""
 
     def index_array(self) -> NDArray[np.int64]:
         """The samples, row by row."""

@@ -53,6 +53,22 @@ def recording() -> bool:
     return os.environ.get("HEADRACE_RECORD", "").lower() not in _NO
 
 
+def fixed_staff() -> bool:
+    """``HEADRACE_STAFF=fixed``: threads are not moved between ranks, nor between fetching and preparing."""
+    said = os.environ.get("HEADRACE_STAFF", "")
+    if said not in ("", "auto", "fixed"):
+        raise OptionError(f"HEADRACE_STAFF={said!r}: it may be 'auto' or 'fixed'")
+    return said == "fixed"
+
+
+def reads() -> int:
+    """``HEADRACE_READS``: reads that each worker has under way, exactly; 0: as many as are of use."""
+    said = os.environ.get("HEADRACE_READS", "")
+    if said and not (said.isdecimal() and 0 < int(said) <= 1024):
+        raise OptionError(f"HEADRACE_READS={said!r} is no number from 1 to 1024")
+    return int(said or 0)
+
+
 def runtime_dir() -> str:
     """``HEADRACE_RUNTIME_DIR``: the shared host's directory; empty: one of the usual places."""
     return os.environ.get("HEADRACE_RUNTIME_DIR", "")

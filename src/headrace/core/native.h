@@ -7,5 +7,6 @@
 
 extern PyMethodDef words_methods[];
 extern PyMethodDef rows_methods[];
+extern PyMethodDef futex_methods[];
 
 #endif

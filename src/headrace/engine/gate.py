@@ -21,7 +21,10 @@ class OwnRead(NamedTuple):
 class Gate:
     """Lets one thread at a time claim orders, as long as ``may_claim`` has it. Used by all threads of a worker."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: Callable[[], int] | None = None, exactly: int = 0) -> None:
+        """``most``: says how many reads this worker may have under way; 0: as many as are of use. ``exactly``: so
+        many it has in any case, if not 0."""
+        self._most, self._exactly = most, exactly
         self._lock = threading.Lock()
         self._turn = threading.Condition(self._lock)
         self._orders = self._working = self._handing = self._reading = 0
@@ -168,6 +171,13 @@ class Gate:
     def oldest_own(self) -> OwnRead | None:
         """The read that a fetching thread has been in for longest."""
         return min(list(self._own.values()), key=lambda own: own.begun, default=None)
+
+    def narrowed(self, width: int) -> int:
+        """Reads at once, of so many that would be of use."""
+        if self._exactly:
+            return self._exactly
+        most = 0 if self._most is None else self._most()
+        return min(width, most) if most else width
 
     def stop(self) -> None:
         """No more orders are claimed, and whoever waits for storage stops waiting."""

@@ -21,6 +21,7 @@ from headrace.engine.link import Link
 from headrace.engine.queues import Closed, TimedQueue
 from headrace.engine.reader import unavailable
 from headrace.engine.rows import RowStages
+from headrace.engine.seat import Seat
 from headrace.engine.share import SharedStore
 from headrace.engine.store import Store
 from headrace.engine.worker import RemoteError
@@ -44,14 +45,17 @@ class RowPipeline:
         measure: bool,
         store: Store | None = None,
         gate: Gate | None = None,
+        seat: Seat | None = None,
     ) -> None:
         """``measure``: there is user code; find out whether it holds the interpreter lock. ``store``: where
-        idle time is offered, if it is wanted there. ``gate``: that of the stages."""
+        idle time is offered, if it is wanted there. ``gate``: that of the stages. ``seat``: the rank's among those
+        who prepare on this machine."""
         self._link = link
         self._stages = stages
         self._compile = compile_program
         self._wanted = threads
         self._measure = measure
+        self._seat = seat
         self._running = 0
         self._queue: TimedQueue[Fetched] = TimedQueue(fetched_ahead(threads))
         self._lock = threading.Lock()
@@ -130,9 +134,11 @@ class RowPipeline:
         room = 0.0
         try:
             while self._gate.enter():
+                begun = time.perf_counter()
                 claim = self._link.claim(None if self._shared is None else self._idle)
                 if claim is None:
                     break
+                waited = time.perf_counter() - begun
                 order = self._stages.load(claim)
                 self._layout = order.layout
                 if order.alone:
@@ -148,6 +154,7 @@ class RowPipeline:
                     fetched = self._stages.fetch(order, claim)
                     # Of the order before: this one's is not known before it is gone.
                     fetched.spent.wait_room = room
+                    fetched.spent.wait_claim = waited
                     room = self._hand_on(fetched)
                 finally:
                     self._gate.end(enters=True)
@@ -211,11 +218,15 @@ class RowPipeline:
     def _prepare(self, leave: Callable[[], bool]) -> None:
         program = self._compile()
         measured: GilProbe | None = GilProbe() if self._measure else None
+        turn = None if self._seat is None else self._seat.turn(lambda: self._gate.stopped)
+        rest = None if turn is None else turn.rest
         while not leave():
             try:
-                fetched, waited = self._queue.get(self._look)
+                fetched, waited = self._queue.get(self._look, rest)
             except Closed:
-                return
+                break
+            if turn is not None:
+                fetched.spent.wait_turn = turn.begin(fetched.order.sequence)
             # Waiting longer than the fetch took was waiting for an order, which is no fault of storage.
             fetched.spent.wait_fetch = min(waited, fetched.took)
             fetched.spent.wait_order = waited - fetched.spent.wait_fetch
@@ -227,3 +238,5 @@ class RowPipeline:
                 done = OrderDone(FILLED, [], spent=done.spent)
             self._link.send(done)
             self._finish_one()
+        if rest is not None:
+            rest()

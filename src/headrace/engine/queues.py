@@ -62,12 +62,21 @@ class TimedQueue(Generic[T]):
             self._changed.notify_all()
         return waited
 
-    def get(self, look: Callable[[], None] | None = None) -> tuple[T, float]:
-        """The oldest item and the seconds waited for it. ``look`` is called now and then while there is none."""
+    def get(
+        self, look: Callable[[], None] | None = None, rest: Callable[[], None] | None = None
+    ) -> tuple[T, float]:
+        """The oldest item and the seconds waited for it. ``rest`` is called if it has to be waited for, and ``look``
+        now and then while there is none."""
         waited = 0.0
         with self._lock:
             if not self._items and not self._closed:
                 begun = time.perf_counter()
+                if rest is not None:
+                    self._lock.release()
+                    try:
+                        rest()
+                    finally:
+                        self._lock.acquire()
                 pause = _LOOK
                 while not self._items and not self._closed:
                     if not self._changed.wait(None if look is None else pause) and look is not None:

@@ -10,6 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable
 
+from headrace.core import environment
 from headrace.core.memory import thread_room
 from headrace.planning.window import WIDEST
 
@@ -52,7 +53,7 @@ class ReadThreads:
 
     def _start(self) -> None:
         if self._most is None:
-            self._most = thread_room(WIDEST)
+            self._most = thread_room(max(WIDEST, environment.reads()))
         if self._running >= self._most + self._lost or (self._lost and not thread_room(1)):
             return
         try:

@@ -66,7 +66,7 @@ class Reader:
         count = len(indices)
         if not count:
             return [], 0.0
-        wide = window.width(self.usual, self._prepare_time)
+        wide = self.gate.narrowed(window.width(self.usual, self._prepare_time))
         fast = self._known and window.reads_itself(self.usual, count)
         if min(wide, count) == 1 and (fast or not self._watched):
             begun = time.perf_counter()

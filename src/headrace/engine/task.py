@@ -16,6 +16,7 @@ from headrace.engine.mask_files import MaskFiles
 from headrace.engine.pipeline import RowPipeline
 from headrace.engine.preparing import Collator
 from headrace.engine.rows import RowStages
+from headrace.engine.seat import Seat
 from headrace.engine.store import Cache, LocalStore, Store
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.program import Program
@@ -37,6 +38,8 @@ class RecipeTask:
     """Run in each worker before its first order."""
     store: Callable[[Arena, Board], Store] | None = None
     """Makes what cached extents are read from and written to; None: the job's own cache."""
+    seat: Seat | None = None
+    """The rank's among those who prepare on this machine."""
 
     def compile(self) -> Program:
         """A program for one thread."""
@@ -55,7 +58,9 @@ class RecipeTask:
         _one_thread_for_opencv()
         if self.on_start is not None:
             self.on_start(link)
-        gate = Gate()
+        if self.seat is not None:
+            self.seat.attach()
+        gate = Gate(None if self.seat is None else self.seat.reads, environment.reads())
         stages = self.stages(link.arena, link.board, gate)
         return RowPipeline(
             link,
@@ -65,6 +70,7 @@ class RecipeTask:
             measure=(self.recipe.user_code or self.collator is not None) and not self.recipe.user_randomness,
             store=stages.store,
             gate=gate,
+            seat=self.seat,
         )
 
 

@@ -15,8 +15,9 @@ _LARGE = 4 << 20
 class HostDepth:
     """Lets more batches of a host be ahead where that is seen to help, or fewer."""
 
-    def __init__(self, host: Host, *, most: int, hands: int) -> None:
-        self._host = host
+    def __init__(self, host: Host, *, most: int, hands: int, fetchers: bool = False) -> None:
+        """``fetchers``: hands are those who fetch; else those who prepare."""
+        self._host, self._fetchers = host, fetchers
         self._depth = Depth(most, hands=hands, cpus=usable_cpus())
         self._seen = False
 
@@ -42,7 +43,7 @@ class HostDepth:
             outstanding=host.coordinator.outstanding,
             now=time.perf_counter(),
             waited=totals.waited,
-            idle=totals.spent.wait_order,
+            idle=totals.spent.wait_claim if self._fetchers else totals.spent.wait_order,
             company=company,
         )
         if ahead != host.ahead:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from headrace.core import environment
 from headrace.core.layout import RowLayout, aligned
+from headrace.core.memory import available_memory
 from headrace.core.sparse import PAGE
 from headrace.host.base import Host
 from headrace.host.embedded import ProcessHost
 from headrace.loader.depth import HostDepth, keep_ahead
+from headrace.loader.place import find_place, ranks_here
 from headrace.loader.sharing import Sharing
 from headrace.loader.spec import LoaderSpec
 from headrace.loader.staffing import Staffing
 from headrace.planning import Staff, ahead_at_first, most_ahead, rows_per_order
+
+_SPARE = 16
+"""Of the memory that is free, one part in so many may hold batches that wait, over all ranks."""
 
 
 class RecipeOrders:
@@ -43,14 +49,24 @@ class RecipeDepth(HostDepth):
     def __init__(self, host: Host, orders: RecipeOrders, staffing: Staffing, budget: int) -> None:
         """``budget``: bytes for augmented samples. One job never gets the same augmented sample twice, so what it can
         keep of that form are batches that are ready before it asks: the budget is depth."""
-        super().__init__(host, most=most_ahead(staffing.workers, orders.ahead), hands=staffing.hands)
-        self._orders, self._budget = orders, budget
+        fixed = environment.fixed_staff()
+        super().__init__(
+            host,
+            most=most_ahead(staffing.workers, orders.ahead),
+            hands=staffing.hands if fixed else max(1, staffing.workers),
+            fetchers=not fixed,
+        )
+        self._orders, self._budget, self._workers, self._fixed = orders, budget, staffing.workers, fixed
         if orders.tunes:
             host.spare = 1
 
     def laid_out(self, layout: RowLayout) -> None:
         """It is known how large batches are: as many more may be ready as the budget holds."""
         if isinstance(self._host, ProcessHost):
+            if not self._fixed:
+                spare = available_memory() // _SPARE // ranks_here(find_place()[1])
+                room = spare // aligned(layout.nbytes(self._orders.size), PAGE)
+                self._depth.most = most_ahead(self._workers, self._orders.ahead, room)
             more = self._budget // aligned(layout.nbytes(self._orders.size), PAGE)
             keep_ahead(self._host, self._host.ahead + more)
 

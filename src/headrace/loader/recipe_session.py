@@ -17,6 +17,7 @@ from headrace.host.base import Host
 from headrace.host.inline import InlineHost
 from headrace.loader.global_random import own_randomness
 from headrace.loader.learning import Learning
+from headrace.loader.node_staff import NodeStaff
 from headrace.loader.objects import begin_worker
 from headrace.loader.recipe_cache import RecipeCache
 from headrace.loader.recipe_depth import RecipeDepth, RecipeOrders
@@ -60,8 +61,13 @@ class RecipeSession(Hosted):
         program = compile_recipe(recipe, caches_decoded=self.caches_decoded)
         layout = program.layout if self.collator is None else None
         parts = HostParts.build(len(recipe.source), {**budgets, Form.AUGMENTED: 0})
+        self._node = NodeStaff(self._staffing.take_seat())
         task = self._task(spec, parts, layout, seed)
-        self.host = self._make_host(spec, parts, orders, task, program)
+        try:
+            self.host = self._make_host(spec, parts, orders, task, program)
+        except BaseException:
+            self._node.leave()
+            raise
         self._depth = RecipeDepth(self.host, orders, self._staffing, budgets[Form.AUGMENTED])
         inline = self._staffing.workers == 0
         self._learning = Learning(recipe, self.host, keeps=learns, cached=self.caches_decoded, inline=inline)
@@ -92,6 +98,7 @@ class RecipeSession(Hosted):
             self.collator,
             on_start,
             None if sharing is None else sharing.store,
+            self._node.seat,
         )
 
     def _make_host(
@@ -160,6 +167,7 @@ class RecipeSession(Hosted):
         """See ``Session``."""
         self._learning.close(self.workers, self.layout)
         super().close()
+        self._node.leave()
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
         """See ``Session``."""
@@ -174,8 +182,10 @@ class RecipeSession(Hosted):
         batch = self.host.next_batch(timeout)
         if self._staffing.adapt(self.host):
             self._depth.staffed(self.workers)
+            self._node.staffed(self.workers)
         if batch is None:
             return None
+        self._node.taken(batch, self.host)
         self._depth.taken(company=0 if self.sharing is None else self.sharing.client.company)
         self.cache.look(self.workers, self.layout)
         value = self._pinned(self._value(batch))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from headrace.core import environment
+from headrace.core.memory import usable_cpus
+from headrace.engine.seat import Seat
 from headrace.host.base import Host
 from headrace.host.embedded import ProcessHost
+from headrace.host.seating import take_seat
 from headrace.loader.place import cpus_per_rank
 from headrace.loader.recipe_collate import RecipeCollator
 from headrace.loader.spec import WorkSpec
@@ -22,14 +26,27 @@ class Staffing:
         self._to_be_seen = self.user_code and not alone
         """It is not known yet whether user code holds the interpreter lock."""
         self._own = work.workers if work.own_number else None
-        self.now: Staff = staff(
-            cpus_per_rank(), self._own, 1.0 if alone else -1.0 if self.user_code else None
-        )
+        self._moves = not environment.fixed_staff()
+        """Threads go to the rank that is short of them."""
+        self.now: Staff = self._staff(1.0 if alone else -1.0 if self.user_code else None)
         """Processes and threads at work."""
         self.workers = self.now.processes if work.workers > 0 and not work.own_number else work.workers
         """Processes at first; 0: the job itself does it all."""
         self.hands = max(1, self.workers * self.now.threads)
         """Samples that are prepared at a time, at first."""
+
+    def _staff(self, held: float | None) -> Staff:
+        cpus = cpus_per_rank()
+        node = usable_cpus() if self._moves and self._own is None and not self.user_code else None
+        return staff(cpus, self._own, held, node=node)
+
+    def take_seat(self) -> Seat | None:
+        """A seat among those who prepare on this machine; None: the job does it all itself, or for itself."""
+        if not self._moves or not self.workers:
+            return None
+        seat = take_seat(shares_turns=not self.user_code)
+        seat.staffed(self.workers, self.now.threads)
+        return seat
 
     def adapt(self, host: Host) -> bool:
         """More threads or more processes, once it was seen which are of use; returns whether that was now."""
@@ -38,7 +55,7 @@ class Staffing:
         self._to_be_seen = False
         if not isinstance(host, ProcessHost):
             return False
-        wanted = staff(cpus_per_rank(), self._own, host.totals.gil_held)
+        wanted = self._staff(host.totals.gil_held)
         for _ in range(wanted.processes - self.now.processes):
             host.add_worker()
         if wanted.threads != self.now.threads:

@@ -21,16 +21,21 @@ class Staff(NamedTuple):
     threads: int
 
 
-def staff(cpus: int, processes: int | None = None, held: float | None = None) -> Staff:
+def staff(
+    cpus: int, processes: int | None = None, held: float | None = None, *, node: int | None = None
+) -> Staff:
     """The staff for ``cpus`` CPUs. ``processes``: the user's own number, which is obeyed.
 
-    ``held`` is the measured share of time for which user code holds the interpreter lock: None when there is
-    no user code, negative while it is not known yet.
+    ``node``: CPUs of the machine, where ranks share them and this one has ``cpus`` for its part: it may have up to
+    twice as many threads, since those of a rank that would be late work while others rest. ``held`` is the measured
+    share of time for which user code holds the interpreter lock: None when there is no user code, negative while it
+    is not known yet.
     """
     wanted = processes if processes is not None else cpus // min(_THREADS, -(-cpus // _PROCESSES))
     wanted = max(1, wanted)
     if held is None or 0 <= held <= _HELD:
-        return Staff(wanted, max(1, min(_THREADS, cpus // wanted)))
+        most = cpus if node is None else max(cpus, min(node, 2 * cpus))
+        return Staff(wanted, max(1, min(_THREADS, most // wanted)))
     if held < 0:
         return Staff(wanted, 1)
     return Staff(wanted if processes is not None else max(wanted, cpus), 1)

@@ -1,0 +1,157 @@
+"""The roster: which ranks on this machine prepare samples, what each needs, and what each may use of the machine.
+
+A table in shared memory that all ranks of a user map, of whatever job, as far as they may use the same CPUs, and
+their workers with them. A rank that comes takes a row. It writes there what it needs, and finds there what it may
+use: to change that costs a write, and to look it up a read. A rank that is gone is noticed by its process's number
+and the time at which that was started; nothing has to be given back by the dead.
+
+All numbers are words of 64 bits: a header, rows, and what ``permits.py`` keeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import reduction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROWS, ROW_WIDTH = 256, 32
+CELLS, WAITS, ENTRY = 512, 1024, 4
+_HEADER = 16
+_MAGIC = 0x68656164726F7301
+"""Another layout takes another number."""
+(MAGIC, LIMIT, WAITING, MOST, DECIDED_AT, DECIDER) = range(6)
+PID, START, THREADS, TAKEN, TAKEN_AT, INTERVAL, READS, PROCESSES = range(8)
+_NEEDS = 8
+"""From here on a row has what its rank needs, as floating point numbers."""
+_WORDS = _HEADER + ROWS * ROW_WIDTH + (CELLS + WAITS) * ENTRY
+
+
+class Roster:
+    """The table, as one process sees it."""
+
+    def __init__(self, fd: int) -> None:
+        """``fd``: the file in which it lies; this object's own from now on, and never closed, for a process that
+        closes a file lets go of its locks on it."""
+        self._fd = fd
+        self._attach()
+        with self.locked():
+            if os.fstat(fd).st_size < 8 * _WORDS:
+                os.ftruncate(fd, 8 * _WORDS)
+            self._map()
+            if self.header[MAGIC] != _MAGIC:
+                self._words[:] = 0
+                self.header[MAGIC] = _MAGIC
+
+    @classmethod
+    def at(cls, path: str) -> Roster:
+        """The one in a file, which is made if it is not there."""
+        return cls(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+
+    @classmethod
+    def of_its_own(cls) -> Roster:
+        """One that no other job knows."""
+        return cls(os.memfd_create("headrace-roster"))
+
+    def _attach(self) -> None:
+        # A lock of one's own after every fork: another thread of the parent may have held the old one.
+        self._threads = threading.Lock()
+        self._owner = os.getpid()
+        self.me = (self._owner, started(self._owner))
+
+    def _map(self) -> None:
+        self.memory = memoryview(mmap.mmap(self._fd, 8 * _WORDS))
+        self._words = np.frombuffer(self.memory, np.int64)
+        self.header = self._words[:_HEADER]
+        end = _HEADER + ROWS * ROW_WIDTH
+        self.rows = self._words[_HEADER:end].reshape(ROWS, ROW_WIDTH)
+        self.needs: NDArray[np.float64] = self.rows[:, _NEEDS:].view(np.float64)
+        self.cells = self._words[end : end + CELLS * ENTRY].reshape(CELLS, ENTRY)
+        self.first_wait = end + CELLS * ENTRY
+        self.waits = self._words[self.first_wait :].reshape(WAITS, ENTRY)
+
+    def attach(self) -> None:
+        """Call first thing in a process that was forked."""
+        if os.getpid() != self._owner:
+            self._attach()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others from changing what takes more than one write. The kernel opens the lock of a dead process."""
+        with self._threads:
+            fcntl.lockf(self._fd, fcntl.LOCK_EX)
+            try:
+                yield
+            finally:
+                fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+    # -- ranks -----------------------------------------------------------------------------------------------
+
+    def take_row(self) -> int:
+        """A row for a rank of this process; -1 if all are taken."""
+        with self.locked():
+            for row in range(ROWS):
+                pid, start = self.rows[row, : START + 1].tolist()
+                if not pid or not alive(pid, start):
+                    self.rows[row] = 0
+                    self.rows[row, START] = self.me[1]
+                    self.rows[row, PID] = self.me[0]
+                    return row
+        return -1
+
+    def give_row(self, row: int) -> None:
+        """A rank is gone."""
+        with self.locked():
+            self.rows[row] = 0
+
+    def bury(self) -> None:
+        """Forget ranks that are gone without a word."""
+        with self.locked():
+            for row in np.flatnonzero(self.rows[:, PID]).tolist():
+                if not alive(*self.rows[row, : START + 1].tolist()):
+                    self.rows[row] = 0
+
+    def present(self) -> list[int]:
+        """The rows that are taken."""
+        found: list[int] = np.flatnonzero(self.rows[:, PID]).tolist()
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"fd": reduction.DupFd(self._fd)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._fd = state["fd"].detach()
+        self._attach()
+        self._map()
+
+
+def started(pid: int) -> int:
+    """When a process was started, in the kernel's ticks; 0 if there is none, or it is dead and not yet buried."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
+        words = file.read().rpartition(b")")[2].split()
+        return 0 if words[0] in (b"Z", b"X") else int(words[19])
+    return 0
+
+
+def alive(pid: int, start: int = 0) -> bool:
+    """Whether a process lives, and is the one that was started then; 0: whenever that was."""
+    if pid == os.getpid():
+        return True
+    found = started(pid)
+    if found or started(os.getpid()):
+        return found == start if start else found > 0
+    try:  # no process tells when it was started
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
+    return True

@@ -1,0 +1,154 @@
+"""A rank's seat: its row of the roster, as the rank and its workers see it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+from headrace.engine.permits import Permits
+from headrace.engine.roster import (
+    DECIDED_AT,
+    DECIDER,
+    INTERVAL,
+    LIMIT,
+    MOST,
+    PROCESSES,
+    READS,
+    TAKEN,
+    TAKEN_AT,
+    THREADS,
+    Roster,
+)
+
+_NEW = 0.2
+"""How much the last step counts in the usual time from one to the next."""
+_STEADY = 2.0
+"""Seconds after which another rank decides, if the one that did so before does not."""
+
+
+class Seat:
+    """What a rank says of itself, and what it is given."""
+
+    def __init__(self, roster: Roster, *, shares_turns: bool) -> None:
+        """Take a row. ``shares_turns``: its threads prepare with a permit each. (What users' code does may be
+        anything: threads that sleep with a permit would keep processors idle.)"""
+        self.roster = roster
+        self.row = roster.take_row()
+        self.shares_turns = shares_turns and self.row >= 0
+        self._owner = os.getpid()
+
+    def attach(self) -> None:
+        """Call first thing in a worker."""
+        self.roster.attach()
+
+    # -- a worker's side -------------------------------------------------------------------------------------
+
+    def turn(self, stopped: Callable[[], bool]) -> Turn | None:
+        """The permits of one thread; None: it needs none."""
+        return Turn(self, Permits(self.roster), stopped) if self.shares_turns else None
+
+    def deadline(self, sequence: int) -> int:
+        """When the rank will ask for a batch, as far as can be known: in nanoseconds of the monotonic clock."""
+        taken, at, interval = self.roster.rows[self.row, TAKEN : INTERVAL + 1].tolist()
+        return int(at) + max(0, sequence - int(taken)) * int(interval) if self.row >= 0 else 0
+
+    def reads(self) -> int:
+        """Reads that each of its workers may have under way; 0: nothing is said."""
+        if self.row < 0:
+            return 0
+        reads, processes = self.roster.rows[self.row, READS : PROCESSES + 1].tolist()
+        return -(-int(reads) // max(1, int(processes)))
+
+    # -- the rank's side -------------------------------------------------------------------------------------
+
+    def staffed(self, processes: int, threads: int) -> None:
+        """So many workers prepare with so many threads each."""
+        if self.row >= 0:
+            row = self.roster.rows[self.row]
+            row[PROCESSES], row[THREADS] = processes, processes * threads
+
+    def taken(self, sequence: int) -> None:
+        """The loop has taken the batch before ``sequence``."""
+        if self.row < 0:
+            return
+        row, now = self.roster.rows[self.row], time.monotonic_ns()
+        before, interval = int(row[TAKEN_AT]), int(row[INTERVAL])
+        if before:
+            # (a pause between epochs, or for a validation, is no step)
+            step = min(now - before, 4 * interval) if interval else now - before
+            row[INTERVAL] = step if not interval else interval + int(_NEW * (step - interval))
+        row[TAKEN_AT] = now
+        row[TAKEN] = sequence
+
+    def say(self, needs: Sequence[float]) -> None:
+        """What the rank needs, for whoever decides."""
+        if self.row >= 0:
+            self.roster.needs[self.row, : len(needs)] = needs
+
+    def decides(self, every: float) -> bool:
+        """Whether it is this rank that decides for all, and now: at most once in so many seconds."""
+        header, now = self.roster.header, time.monotonic_ns()
+        quiet = now - int(header[DECIDED_AT])
+        if self.row < 0 or quiet < every * 1e9:
+            return False
+        with self.roster.locked():
+            mine = int(header[DECIDER]) == self._key
+            if int(header[DECIDED_AT]) + int(every * 1e9) > now or not (mine or quiet > _STEADY * 1e9):
+                return False
+            header[DECIDED_AT], header[DECIDER] = now, self._key
+        return True
+
+    @property
+    def _key(self) -> int:
+        return (self._owner << 16) + self.row
+
+    def set_limit(self, limit: int) -> None:
+        """So many threads may prepare at once on this machine."""
+        header = self.roster.header
+        if int(header[LIMIT]) != limit:
+            header[LIMIT] = limit
+            Permits(self.roster).serve()
+
+    @property
+    def limit(self) -> int:
+        """Threads that may prepare at once on this machine."""
+        return int(self.roster.header[LIMIT])
+
+    @property
+    def most(self) -> int:
+        """The most that did, since the roster was made."""
+        return int(self.roster.header[MOST])
+
+    def leave(self) -> None:
+        """The rank is gone."""
+        if self.row >= 0 and os.getpid() == self._owner:
+            self.roster.give_row(self.row)
+            self.row = -1
+
+
+class Turn:
+    """One preparing thread's permit: taken when there is work, kept while nobody needs it more, given back to
+    rest."""
+
+    def __init__(self, seat: Seat, permits: Permits, stopped: Callable[[], bool]) -> None:
+        self._seat, self._permits, self._stopped = seat, permits, stopped
+        self._permit: tuple[int, int] | None = None
+
+    def begin(self, sequence: int) -> float:
+        """Wait until a batch of this number may be prepared; the seconds that took."""
+        if self._permit is not None and not self._permits.contended:
+            return 0.0
+        begun, deadline = time.perf_counter(), self._seat.deadline(sequence)
+        if self._permit is None:
+            self._permit = self._permits.take(deadline, self._stopped)
+        else:
+            permit, self._permit = self._permit, None
+            self._permit = self._permits.renew(permit, deadline, self._stopped)
+        return time.perf_counter() - begun
+
+    def rest(self) -> None:
+        """There is nothing to prepare."""
+        if self._permit is not None:
+            permit, self._permit = self._permit, None
+            self._permits.give(permit)

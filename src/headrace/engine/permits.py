@@ -4,8 +4,8 @@ A thread takes a permit before it prepares and may keep it from order to order w
 taken, it waits, and of those who wait the one whose batch is needed first is next. So processors go to the rank that
 would be late, whichever it is, and none stands idle while any rank has work for it.
 
-A permit is a cell of the roster with its holder's process in it. What the dead had is taken from them by those who
-wait, and what somebody has held for very long (a process that was stopped, say) is not counted any more.
+A permit is a cell of the roster with its holder's process in it. What the dead had, and those who were stopped, is
+taken from them by those who wait; and what somebody has held for very long is not counted any more.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Permits:
         late = time.monotonic_ns() - int(_LONG * 1e9)
         for cell in np.flatnonzero(self._cells[:, _HOLDER]).tolist():
             pid, start, _, since = self._cells[cell].tolist()
-            if since < late or not alive(pid, start):
+            if since < late or not alive(pid, start, stopped=False):
                 self._cells[cell] = 0
         for place in np.flatnonzero(self._waits[:, _STATE]).tolist():
             if not alive(int(self._waits[place, _PID])):

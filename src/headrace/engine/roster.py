@@ -28,7 +28,7 @@ CELLS, WAITS, ENTRY = 512, 1024, 4
 _HEADER = 16
 _MAGIC = 0x68656164726F7301
 """Another layout takes another number."""
-(MAGIC, LIMIT, WAITING, MOST, DECIDED_AT, DECIDER) = range(6)
+MAGIC, LIMIT, WAITING, MOST, DECIDED_AT, DECIDER, THREADS_HERE = range(7)
 PID, START, THREADS, TAKEN, TAKEN_AT, INTERVAL, READS, PROCESSES = range(8)
 _NEEDS = 8
 """From here on a row has what its rank needs, as floating point numbers."""
@@ -133,19 +133,25 @@ class Roster:
         self._map()
 
 
-def started(pid: int) -> int:
-    """When a process was started, in the kernel's ticks; 0 if there is none, or it is dead and not yet buried."""
+_DEAD, _STOPPED = (b"Z", b"X"), (b"T", b"t")
+
+
+def started(pid: int, *, stopped: bool = True) -> int:
+    """When a process was started, in the kernel's ticks; 0 if there is none, or it is dead and not yet buried.
+
+    ``stopped``: one that was stopped (Ctrl-Z, a debugger) counts.
+    """
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{pid}/stat", "rb") as file:
         words = file.read().rpartition(b")")[2].split()
-        return 0 if words[0] in (b"Z", b"X") else int(words[19])
+        return 0 if words[0] in _DEAD or (words[0] in _STOPPED and not stopped) else int(words[19])
     return 0
 
 
-def alive(pid: int, start: int = 0) -> bool:
-    """Whether a process lives, and is the one that was started then; 0: whenever that was."""
+def alive(pid: int, start: int = 0, *, stopped: bool = True) -> bool:
+    """Whether a process lives, and is the one that was started then; 0: whenever that was. See ``started``."""
     if pid == os.getpid():
         return True
-    found = started(pid)
+    found = started(pid, stopped=stopped)
     if found or started(os.getpid()):
         return found == start if start else found > 0
     try:  # no process tells when it was started

@@ -18,11 +18,14 @@ from headrace.engine.roster import (
     TAKEN,
     TAKEN_AT,
     THREADS,
+    THREADS_HERE,
     Roster,
 )
 
 _NEW = 0.2
 """How much the last step counts in the usual time from one to the next."""
+_LATELY = 5.0
+"""Seconds after which a rank that takes no batch is taken to rest."""
 _STEADY = 2.0
 """Seconds after which another rank decides, if the one that did so before does not."""
 
@@ -66,7 +69,23 @@ class Seat:
         """So many workers prepare with so many threads each."""
         if self.row >= 0:
             row = self.roster.rows[self.row]
-            row[PROCESSES], row[THREADS] = processes, processes * threads
+            row[PROCESSES] = processes
+            row[THREADS] = processes * threads if self.shares_turns else 0
+            with self.roster.locked():
+                self._count_threads()
+
+    def _count_threads(self, lately: float = _LATELY) -> None:
+        """Of ranks that took a batch lately, or have yet to take their first."""
+        roster = self.roster
+        at = roster.rows[:, TAKEN_AT]
+        active = (at == 0) | (at > time.monotonic_ns() - int(lately * 1e9))
+        roster.header[THREADS_HERE] = int(roster.rows[active, THREADS].sum())
+
+    @property
+    def crowded(self) -> bool:
+        """Whether there are more preparing threads on this machine than may prepare at once."""
+        header = self.roster.header
+        return int(header[THREADS_HERE]) > int(header[LIMIT])
 
     def taken(self, sequence: int) -> None:
         """The loop has taken the batch before ``sequence``."""
@@ -103,6 +122,22 @@ class Seat:
     def _key(self) -> int:
         return (self._owner << 16) + self.row
 
+    def said(self, lately: float = _LATELY) -> dict[int, list[float]]:
+        """By row, what those ranks need that took a batch lately; and count their threads."""
+        roster, since = self.roster, time.monotonic_ns() - int(lately * 1e9)
+        with roster.locked():
+            self._count_threads(lately)
+        return {
+            row: roster.needs[row].tolist()
+            for row in roster.present()
+            if int(roster.rows[row, TAKEN_AT]) > since and roster.needs[row].any()
+        }
+
+    def set_reads(self, reads: dict[int, int]) -> None:
+        """So many reads may be under way for each rank."""
+        for row, count in reads.items():
+            self.roster.rows[row, READS] = count
+
     def set_limit(self, limit: int) -> None:
         """So many threads may prepare at once on this machine."""
         header = self.roster.header
@@ -137,6 +172,8 @@ class Turn:
 
     def begin(self, sequence: int) -> float:
         """Wait until a batch of this number may be prepared; the seconds that took."""
+        if self._permit is None and not self._seat.crowded:
+            return 0.0  # no others are there to wait for
         if self._permit is not None and not self._permits.contended:
             return 0.0
         begun, deadline = time.perf_counter(), self._seat.deadline(sequence)

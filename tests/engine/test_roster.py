@@ -151,7 +151,7 @@ def test_a_permit_is_kept_unless_somebody_needs_it_sooner(roster):
     late.start()
     assert wait_until(lambda: permits.contended, 10)
     assert permits.renew(mine, 60) == mine, "who waits has time"
-    assert permits.renew(mine, 80, stopped=lambda: True) is None, "now the other is first, and goes on until it is done"
+    assert permits.renew(mine, 80, stopped=lambda: True) is None, "now the other is first, and has it"
     late.join(20)
     assert len(got) == 1 and permits.held == 1
     permits.give(mine)  # (it is not this one's any more)

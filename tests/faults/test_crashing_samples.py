@@ -51,7 +51,7 @@ def test_neighbours_in_other_threads_are_not_blamed(monkeypatch):
     """Several threads of a worker prepare at once; which of them crashed it shows only when each runs alone."""
     monkeypatch.setattr(staffing, "cpus_per_rank", lambda: 8)
     threads = staffing.staff(8, 2, 0.0)
-    monkeypatch.setattr(staffing, "staff", lambda *_: threads)
+    monkeypatch.setattr(staffing, "staff", lambda *_, **__: threads)
     with make(crashing(5, 29), on_error="skip", error_budget=2, size=96) as loader:
         assert loader.stats().threads == 1
         assert flat(targets(loader)) == [index for index in range(96) if index not in (5, 29)]

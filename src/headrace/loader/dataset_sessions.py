@@ -7,6 +7,7 @@ from typing import Any
 
 from headrace.coordinate.coordinator import Draws
 from headrace.coordinate.messages import Order, OrderDone
+from headrace.core import environment
 from headrace.core.forms import CACHEABLE
 from headrace.host.embedded import ProcessHost
 from headrace.loader.depth import HostDepth
@@ -15,6 +16,7 @@ from headrace.loader.sessions import SKIPPED, ErrorBook, Hosted, HostParts, make
 from headrace.loader.spec import LoaderSpec
 from headrace.loader.state import Mark
 from headrace.loader.stateful import is_stateful
+from headrace.loader.worker_tuning import WorkerTuning
 
 _PATIENCE = 10.0
 """Seconds to wait for what a worker says of its beginning. Without it, it is taken to begin as new ones do."""
@@ -44,6 +46,17 @@ class ObjectSession(Hosted):
         )
         self._depth = HostDepth(self.host, most=2 * workers, hands=workers) if ahead is None else None
         """Lets more batches be ahead if nobody said how many: up to as many as torch's loader has."""
+        chosen = not (spec.work.own_number or assigned or environment.fixed_staff())
+        self._tuning = (
+            WorkerTuning(self.host, workers) if chosen and isinstance(self.host, ProcessHost) else None
+        )
+
+        self._workers = workers
+
+    @property
+    def processes(self) -> int:
+        """Processes that run the dataset."""
+        return self._workers if self._tuning is None else self._tuning.workers
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
         """See ``Session``."""
@@ -52,6 +65,10 @@ class ObjectSession(Hosted):
             return None
         if self._depth is not None:
             self._depth.taken(nbytes=batch.slot.nbytes)
+        if self._tuning is not None:
+            workers = self._tuning.taken()
+            if self._depth is not None:
+                self._depth.hands_are(workers)
         return batch.draw, self._pinned(self._collated(batch))
 
 

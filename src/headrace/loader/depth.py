@@ -21,6 +21,12 @@ class HostDepth:
         self._depth = Depth(most, hands=hands, cpus=usable_cpus())
         self._seen = False
 
+    def hands_are(self, workers: int) -> None:
+        """So many workers make a batch each from now on: each is to have one, and up to one more."""
+        if workers != self._depth.hands:
+            self._depth.hands, self._depth.most = workers, max(self._depth.most, 2 * workers)
+            keep_ahead(self._host, max(self._host.ahead, workers))
+
     @property
     def most(self) -> int:
         """Batches ahead, at most."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from headrace.coordinate.directory import Directory
 from headrace.core.forms import CACHEABLE, Form
 from headrace.host.inline import InlineHost
+from headrace.loader.dataset_sessions import ObjectSession
 from headrace.loader.recipe_collate import RecipeCollator
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import Session
@@ -36,6 +37,8 @@ def describe(
     """The situation. ``memory``: bytes that are available. ``cpus``: this rank's part of them."""
     workers = spec.work.workers
     if not isinstance(session, RecipeSession):
+        if isinstance(session, ObjectSession):
+            workers = session.processes
         means = Means(cpus, max(1, workers), max(1, workers))
         return Situation(
             kind="dataset", recent=recent, total=total, means=means, inline=not workers, own_workers=workers

@@ -200,7 +200,7 @@ def _read_order(
 
 def _read_work(setup: Setup, loader: torch_data.DataLoader[Any]) -> WorkSpec:
     return WorkSpec(
-        workers=loader.num_workers,
+        workers=int(loader.num_workers),
         own_number=setup.own_number,
         prefetch=setup.carried.prefetch_factor,
         keeps=setup.keeps,

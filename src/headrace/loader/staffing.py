@@ -37,7 +37,9 @@ class Staffing:
 
     def _staff(self, held: float | None) -> Staff:
         cpus = cpus_per_rank()
-        node = usable_cpus() if self._moves and self._own is None and not self.user_code else None
+        # (a rank that was given CPUs of its own keeps to them)
+        moves = self._moves and self._own is None and not self.user_code and not environment.cpus_per_task()
+        node = usable_cpus() if moves else None
         return staff(cpus, self._own, held, node=node)
 
     def take_seat(self) -> Seat | None:

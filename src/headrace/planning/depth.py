@@ -46,14 +46,14 @@ class Depth:
     """Looks every few batches at who had to wait, and says how many are to be ahead."""
 
     def __init__(self, most: int, *, hands: int, cpus: int) -> None:
-        self.most, self._hands, self._cpus = most, hands, cpus
+        self.most, self.hands, self._cpus = most, hands, cpus
         self._count = -_WINDOW
         """Batches since the last look. The very first ones say more about starting up."""
         self._before = (0.0, 0.0, 0.0)
 
     def leave_out(self) -> None:
         """What was waited for until now says nothing. Each hand says with its next batch how long it was idle."""
-        self._count = min(self._count, -self._hands)
+        self._count = min(self._count, -self.hands)
 
     def taken(
         self, ahead: int, *, outstanding: int, now: float, waited: float, idle: float, company: int = 0
@@ -73,7 +73,7 @@ class Depth:
                 elapsed=elapsed,
                 waited=waited,
                 idle=idle,
-                hands=self._hands,
+                hands=self.hands,
                 company=company,
                 cpus=self._cpus,
             )

@@ -63,7 +63,11 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             left()
         )  # (other tests may run, and have files there for a moment)
         if home.is_dir():
-            assert {name for name in os.listdir(home) if not name.startswith("roster-")} <= {LOCK, LOG, SOCKET}
+            assert {name for name in os.listdir(home) if not name.startswith("roster-")} <= {
+                LOCK,
+                LOG,
+                SOCKET,
+            }
             log = home / LOG
             assert not log.exists() or "Traceback" not in log.read_text(), log.read_text()
     finally:

@@ -42,6 +42,8 @@ class Stats(msgspec.Struct, frozen=True):
     """For which preparing waited for bytes: storage is the short stage."""
     wait_room: float = 0.0
     """For which fetched bytes waited to be prepared: the CPU is the short stage."""
+    wait_turn: float = 0.0
+    """For which preparing waited for its turn on a machine whose CPUs others needed sooner."""
     fetched_samples: int = 0
     fetched_bytes: int = 0
     decoded: int = 0
@@ -101,7 +103,8 @@ class Stats(msgspec.Struct, frozen=True):
             f"workers     {self.workers} x {self.threads} threads, {self.restarts} restarted",
             f"spent       fetch {self.fetch:.2f} s, decode {self.decode:.2f} s, augment {self.augment:.2f} s",
             f"waits       for the loop {self.wait_order:.2f} s, for storage {self.wait_fetch:.2f} s, "
-            f"for the CPU {self.wait_room:.2f} s",
+            f"for the CPU {self.wait_room:.2f} s"
+            + (f", for others {self.wait_turn:.2f} s" if self.wait_turn else ""),
             f"fetched     {self.fetched_samples} samples, {show_size(self.fetched_bytes)}",
             f"memory      {show_size(self.arena_bytes)} shared, {self.slots} slots, {self.leased} of them leased",
         ]
@@ -178,6 +181,7 @@ def _of_host(host: Host, mine: dict[str, Any]) -> Stats:
         wait_order=spent.wait_order,
         wait_fetch=spent.wait_fetch,
         wait_room=spent.wait_room,
+        wait_turn=spent.wait_turn,
         fetched_samples=int(spent.fetched),
         fetched_bytes=int(spent.fetched_bytes),
         decoded=int(spent.decoded),

@@ -95,7 +95,7 @@ def _in_line(rooms: dict[int, int], ranks: Ranks, workers: int) -> list[int]:
     before = cut = 0
     for number in sorted(rooms):
         before += rooms[number]
-        begun, cut = cut, (2 * everybody * before + total) // (2 * total)
+        begun, cut = cut, everybody * before // total
         counts[number] = max(0, min(cut, last) - max(begun, first))
     # One here, one there: whatever number of workers comes or goes at the end, the rest is still divided like all.
     turns = [

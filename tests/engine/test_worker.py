@@ -14,10 +14,11 @@ from headrace.channel.channel import receive_within
 from headrace.channel.unix import pair
 from headrace.coordinate.messages import Failed, OrderDone, Ready, Run, Stop, Threads, decode_event, encoder
 from headrace.coordinate.messages import Order as HostOrder
-from headrace.engine import link
+from headrace.engine import affinity, link
+from headrace.engine.affinity import keep_to
 from headrace.engine.board import Board
 from headrace.engine.link import Link, shortened
-from headrace.engine.worker import Portable, RemoteError, rebuild, worker_main
+from headrace.engine.worker import Portable, RemoteError, Settled, rebuild, worker_main
 
 
 class Echo:
@@ -304,3 +305,49 @@ def test_a_portable_task_pickles_with_closures():
     number = 4
     task = pickle.loads(pickle.dumps(Portable(EchoTask(init=lambda: number)))).task
     assert task.init() == 4
+
+
+def cpus_in_a_worker(start, task, method="fork"):
+    host = start(task, method)
+    assert isinstance(host.event(), Ready)
+    host.send(Threads(1))
+    return [frozenset(map(int, cpus.split(b","))) for cpus in host.event().result.split(b"|")]
+
+
+def own_cpus():
+    return ",".join(map(str, sorted(os.sched_getaffinity(0))))
+
+
+class WhereTask(EchoTask):
+    """Says on which CPUs it may run: its main thread, and the one that listens to the host."""
+
+    def start(self, link):
+        echo = super().start(link)
+        main = own_cpus()
+        echo.on_command = lambda _: link.send(OrderDone(0, [], result=f"{main}|{own_cpus()}".encode()))
+        return echo
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_worker_keeps_to_its_cpus_with_all_its_threads(start, method):
+    everything = sorted(os.sched_getaffinity(0))
+    cpus = [frozenset({everything[0]}), frozenset({everything[-1]})]
+    # It is number 3, and there are two sets.
+    assert cpus_in_a_worker(start, Settled(WhereTask(), cpus), method) == [cpus[1]] * 2
+    assert sorted(os.sched_getaffinity(0)) == everything
+
+
+@pytest.mark.parametrize("cpus", [[8191], []])
+def test_a_worker_that_is_not_let_onto_its_cpus_works_all_the_same(start, cpus):
+    everything = frozenset(os.sched_getaffinity(0))
+    assert cpus_in_a_worker(start, Settled(WhereTask(), [frozenset(cpus)])) == [everything] * 2
+
+
+def test_where_threads_cannot_be_listed_the_one_that_calls_moves(monkeypatch):
+    calls = []
+    monkeypatch.setattr(affinity, "_THREADS", "/none")
+    monkeypatch.setattr(os, "sched_setaffinity", lambda thread, cpus: calls.append((thread, cpus)))
+    keep_to([3, 1])
+    assert calls == [(0, {1, 3})]
+    monkeypatch.delattr(os, "sched_setaffinity")  # as where systems have no such thing
+    keep_to([3, 1])

@@ -38,6 +38,11 @@ def shared_memory_dir() -> str:
     return os.environ.get("HEADRACE_SHM_DIR", "")
 
 
+def affinity() -> bool:
+    """``HEADRACE_AFFINITY=0``: workers run on whatever CPUs the job may run on."""
+    return os.environ.get("HEADRACE_AFFINITY", "") not in _NO
+
+
 def sharing() -> bool:
     """``HEADRACE_SHARE=1``: loaders of recipes share unless they are told otherwise."""
     return os.environ.get("HEADRACE_SHARE", "") not in ("", *_NO)

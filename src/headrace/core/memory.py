@@ -27,27 +27,29 @@ def _number(path: str) -> int | None:
     return int(text) if text.isdigit() else None
 
 
-def _cgroups(controller: str) -> list[str]:
+def cgroup_directories(controller: str, root: str = "", proc: str = "") -> list[str]:
     """Directories of the cgroups that bind this process, innermost first: its own, and all those above it.
+    ``root`` and ``proc``: where to look, if not where all systems have them.
 
     In a container the path in /proc is often the machine's, while the mounted root is the container's own, so
     the roots always count; directories that are not there set no limit.
     """
-    v1 = os.path.join(_CGROUPS, controller)
+    root, proc = root or _CGROUPS, proc or _PROC
+    v1 = os.path.join(root, controller)
     found: list[str] = []
-    for line in _read(os.path.join(_PROC, "self/cgroup")).splitlines():
-        _, controllers, path = line.split(":", 2)
+    for line in _read(os.path.join(proc, "self/cgroup")).splitlines():
+        _, controllers, path = (*line.split(":", 2), "", "")[:3]
         if controllers and controller not in controllers.split(","):
             continue
         parts = [part for part in path.split("/") if part not in ("", "..")]
-        base = v1 if controllers else _CGROUPS
+        base = v1 if controllers else root
         found += [os.path.join(base, *parts[:depth]) for depth in range(len(parts), 0, -1)]
-    return [*found, _CGROUPS, v1]
+    return [*found, root, v1]
 
 
 def _memory_limits() -> Iterator[tuple[int, int | None, str]]:
     """Limit, usage and directory of each cgroup that limits memory."""
-    for directory in _cgroups("memory"):
+    for directory in cgroup_directories("memory"):
         for limit_file, usage_file in _MEMORY_FILES:
             limit = _number(os.path.join(directory, limit_file))
             if limit is not None:
@@ -122,7 +124,7 @@ def usable_cpus() -> int:
 
 def _quotas() -> Iterator[tuple[int, int]]:
     """CPU time and the time in which it may be used, of each cgroup that limits it."""
-    for directory in _cgroups("cpu"):
+    for directory in cgroup_directories("cpu"):
         words = _read(os.path.join(directory, "cpu.max")).split()
         words = words or [
             _read(os.path.join(directory, f"cpu.cfs_{word}_us")).strip() for word in ("quota", "period")

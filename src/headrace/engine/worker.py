@@ -16,6 +16,7 @@ from typing import Protocol
 import cloudpickle
 
 from headrace.coordinate.messages import Command, Failed, Ready
+from headrace.engine.affinity import keep_to
 from headrace.engine.link import Link
 
 _TEXT = 32 * 1024
@@ -40,6 +41,23 @@ class Task(Protocol):
     def start(self, link: Link) -> Runner:
         """Set the worker up (seeds, ``worker_init_fn``) and return what runs its orders."""
         ...
+
+
+class Settled:
+    """A task whose workers keep to some of the CPUs each."""
+
+    def __init__(self, task: Task, cpus: Sequence[frozenset[int]]) -> None:
+        """``cpus``: those of each worker. One with a number beyond the last begins again with the first."""
+        self.task, self.cpus = task, cpus
+
+    def start(self, link: Link) -> Runner:
+        """See ``Task``."""
+        return self.task.start(link)
+
+    def settle(self, worker: int) -> None:
+        """Called in a worker before all else: threads stay where they are started, and memory where it is first
+        written."""
+        keep_to(self.cpus[worker % len(self.cpus)])
 
 
 class Portable:
@@ -113,6 +131,8 @@ def KeyErrorMessage(message: str) -> KeyError:  # noqa: N802
 
 def worker_main(link: Link, portable: Portable, close: Sequence[int]) -> None:
     """The body of a worker process."""
+    if isinstance(portable.task, Settled):
+        portable.task.settle(link.worker)
     # Collecting garbage would write to every inherited object, and so copy the memory that a fork shares.
     gc.freeze()
     for fd in close:

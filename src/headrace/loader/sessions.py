@@ -29,6 +29,7 @@ from headrace.host.inline import InlineHost
 from headrace.host.slots import HostSlot, SlotPool
 from headrace.loader.codec import decode
 from headrace.loader.pinning import pin_value
+from headrace.loader.placing import settled
 
 
 class _Skipped:
@@ -212,7 +213,7 @@ def make_host(
         coordinator,
         slots,
         ahead=ahead,
-        task=task,
+        task=settled(task, workers),
         workers=workers,
         context=context or multiprocessing.get_context(),
         assigned_orders=assigned_orders,

@@ -5,6 +5,7 @@ from headrace.planning.depth import Depth, deepen
 from headrace.planning.idling import IdlePause, fetched_ahead
 from headrace.planning.measured import Means, Measured, Spent
 from headrace.planning.orders import ahead_at_first, most_ahead, rows_per_order
+from headrace.planning.placement import CpuSets, Ranks, cpu_sets
 from headrace.planning.planner import LOOK_EVERY, Planner
 from headrace.planning.remedies import Curve, Remedy
 from headrace.planning.search import Plan, reconsider, search
@@ -17,6 +18,7 @@ from headrace.planning.terms import Terms
 __all__ = [
     "LOOK_EVERY",
     "Advice",
+    "CpuSets",
     "Curve",
     "Depth",
     "IdlePause",
@@ -24,6 +26,7 @@ __all__ = [
     "Measured",
     "Plan",
     "Planner",
+    "Ranks",
     "Remedy",
     "Situation",
     "Spent",
@@ -32,6 +35,7 @@ __all__ = [
     "Terms",
     "advise",
     "ahead_at_first",
+    "cpu_sets",
     "curve",
     "deepen",
     "fetched_ahead",

@@ -453,11 +453,22 @@ def test_ranks_agree_although_one_of_them_ran_before(monkeypatch):
         ({"RANK": "3", "WORLD_SIZE": "64"}, 1),
         ({"RANK": "0", "WORLD_SIZE": "4", "SLURM_NTASKS_PER_NODE": "2(x2)"}, 8),
         ({"RANK": "0", "WORLD_SIZE": "4", "SLURM_NTASKS_PER_NODE": "4", "SLURM_CPUS_PER_TASK": "6"}, 6),
+        (
+            {
+                "RANK": "0",
+                "WORLD_SIZE": "4",
+                "LOCAL_WORLD_SIZE": "4",
+                "SLURM_CPUS_PER_TASK": "6",
+                "TORCHELASTIC_RUN_ID": "one",
+            },
+            1,
+        ),
         ({"SLURM_NTASKS_PER_NODE": "4"}, 16),
     ],
 )
 def test_ranks_on_one_machine_divide_it(monkeypatch, environment, cpus):
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK"):
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_NTASKS_PER_NODE", "SLURM_CPUS_PER_TASK",
+                 "TORCHELASTIC_RUN_ID"):  # fmt: skip
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)

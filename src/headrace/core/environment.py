@@ -18,7 +18,7 @@ _STORAGE_PATIENCE = 300.0
 _LAUNCHES = (("TORCHELASTIC_RUN_ID",), ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("MASTER_ADDR", "MASTER_PORT"))
 """What all processes of one job, and only those, have in common."""
 _RANKS_HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
-_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID")
+_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 
 # -- headrace's own ------------------------------------------------------------------------------------------
 
@@ -150,7 +150,7 @@ def place() -> tuple[int, int] | None:
 
 
 def local_rank() -> int | None:
-    """``LOCAL_RANK``, or Slurm's name for it: which of the ranks on this machine this process is."""
+    """``LOCAL_RANK``, or what Open MPI and Slurm call it: which of the ranks on this machine this process is."""
     for name in _LOCAL_RANK:
         said = os.environ.get(name, "")
         if said.isdigit():
@@ -168,9 +168,14 @@ def ranks_here() -> int | None:
 
 
 def cpus_per_task() -> int | None:
-    """``SLURM_CPUS_PER_TASK``: CPUs that this process is bound to."""
+    """``SLURM_CPUS_PER_TASK``: CPUs of one task, which is this rank, or has started it and others (``task_is_rank``)."""
     said = os.environ.get("SLURM_CPUS_PER_TASK", "")
     return int(said) or None if said.isdigit() else None
+
+
+def task_is_rank() -> bool:
+    """Whether a task of Slurm's is a rank: not where it is torchrun, which starts several and says so."""
+    return not ("TORCHELASTIC_RUN_ID" in os.environ and "LOCAL_WORLD_SIZE" in os.environ)
 
 
 def launch() -> list[str]:

@@ -27,7 +27,9 @@ def cpus_per_rank() -> int:
     cpus = usable_cpus()
     bound = environment.cpus_per_task()
     if bound is not None:
-        return min(cpus, bound)
+        cpus = min(cpus, bound)
+        if environment.task_is_rank():
+            return cpus
     try:
         world_size = find_place()[1]
     except OptionError:  # said where it matters

@@ -38,7 +38,8 @@ class Staffing:
     def _staff(self, held: float | None) -> Staff:
         cpus = cpus_per_rank()
         # (a rank that was given CPUs of its own keeps to them)
-        moves = self._moves and self._own is None and not self.user_code and not environment.cpus_per_task()
+        kept = environment.cpus_per_task() is not None and environment.task_is_rank()
+        moves = self._moves and self._own is None and not self.user_code and not kept
         node = usable_cpus() if moves else None
         return staff(cpus, self._own, held, node=node)
 

@@ -168,7 +168,7 @@ def ranks_here() -> int | None:
 
 
 def cpus_per_task() -> int | None:
-    """``SLURM_CPUS_PER_TASK``: CPUs of one task, which is this rank, or has started it and others (``task_is_rank``)."""
+    """``SLURM_CPUS_PER_TASK``: CPUs of one task: of this rank, or of it and others (``task_is_rank``)."""
     said = os.environ.get("SLURM_CPUS_PER_TASK", "")
     return int(said) or None if said.isdigit() else None
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 LATE = 0.1
 """Of the training step: what makes a step imbalanced, as in ``benchmarks/papers/lobster_imbalance.py``."""
 
-Stamps = Sequence[Sequence[float]]
+Stamps = Sequence[Sequence[float]] | NDArray[np.float64]
 """Seconds by rank and step."""
 
 
@@ -39,7 +39,8 @@ def lockstep(
 
     ``asked``, ``came``: when a rank asked for its batch, and had it. ``went``: when it went through the barrier.
     """
-    asked, came = np.asarray(asked)[:, warm:], np.asarray(came)[:, warm:]
+    counted = np.asarray(came)[:, warm:]
+    waits = counted - np.asarray(asked)[:, warm:]
     last = np.asarray(went).shape[1] - 1
     steps = step_seconds(np.asarray(went)[:, warm - 1 :])
     p50, p95, p99 = (float(one) for one in np.percentile(steps, (50, 95, 99)))
@@ -50,11 +51,11 @@ def lockstep(
         "p95_ms": 1000 * p95,
         "p99_ms": 1000 * p99,
         "p99_over_p50": p99 / p50,
-        "waited_ms": 1000 * float(np.mean(came - asked)),
+        "waited_ms": 1000 * float(np.mean(waits)),
     }
     if step_s:
-        found["imbalanced"] = imbalanced(came, step_s)
+        found["imbalanced"] = imbalanced(counted, step_s)
         # Without what a rank lost before it asked, for want of a CPU.
-        found["imbalanced_waits"] = imbalanced(came - asked, step_s)
+        found["imbalanced_waits"] = imbalanced(waits, step_s)
         found["of_the_most"] = found["images_s"] * step_s / images
     return found

@@ -38,7 +38,7 @@ def run(wanted: dict[str, Any]) -> dict[str, Any]:
     BY_NAME[wanted["contender"]].load()  # (imports what the ranks need)
     ranks, warm, steps = wanted["ranks"], wanted["warm"], wanted["steps"]
     with tempfile.TemporaryDirectory() as place:
-        shared = {
+        shared: dict[str, Any] = {
             "pictures": wanted["pictures"],
             "samples": (warm + steps) * ranks * wanted["batch"],
             **{name: wanted[name] for name in ("batch", "ranks", "scenario")},

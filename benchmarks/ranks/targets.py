@@ -36,7 +36,7 @@ def at_once(run: Run) -> int:
     Where each worker has one preparing thread, that is its first; else any that runs may be one.
     """
     seen = "seen_first" if run["told"].get("threads", 1) == 1 else "seen_all"
-    return int(run.get("preparing", run[seen]))
+    return int(run["preparing"] if "preparing" in run else run[seen])
 
 
 def compute(case: str, every: Runs, cpus: int) -> list[Target]:

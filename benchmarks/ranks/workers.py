@@ -31,7 +31,7 @@ def numbers(cpus: int, ranks: int, quick: bool) -> list[int]:
     """Workers per rank that are tried: up to four for each CPU of the machine, and two for each rank."""
     most = max(2, 4 * cpus // ranks)
     found = [2**power for power in range(most.bit_length()) if 2**power <= most]
-    return [*found[:-1][::2], found[-1]] if quick and len(found) > 3 else found
+    return found[-4:] if quick else found
 
 
 class WorkersBench:
@@ -63,6 +63,7 @@ class WorkersBench:
     def orders(self, job: str, ranks: int) -> dict[str, Any]:
         """What a job is, and how many steps of it count."""
         even = self.costs[ranks]["step_s"]
+        told: dict[str, Any]
         if job == "fetch":
             told, step = {"scenario": str(FETCH_S), "step_s": 0.0}, 2 * even
         elif job == "decode":
@@ -70,14 +71,16 @@ class WorkersBench:
         else:
             step = BUSY * even
             told = {"scenario": "fast", "step_s": step}
-        return {**told, "ranks": ranks, "steps": max(60, min(2000, round(self.seconds / step)))}
+        steps = max(60, min(2000, round(self.seconds / step)))
+        # A number that is left out may still be looked for in the first steps.
+        return {**told, "ranks": ranks, "steps": steps, "warm": max(60, steps // 2)}
 
     def run(self, job: str, ranks: int) -> None:
         """All rounds of a job."""
         orders = self.orders(job, ranks)
 
         def measure(name: str, number: int) -> Run:
-            chosen = {} if name == LEFT_OUT else {"workers": int(name)}
+            chosen: dict[str, Any] = {} if name == LEFT_OUT else {"workers": int(name)}
             return self.node.run("headrace", seed=number + 1, **orders, **chosen)
 
         case = f"{job}-bound, {ranks} rank{'s' if ranks > 1 else ''}"

@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.common.contenders import touch
 from benchmarks.ranks.contenders import Setup
 from benchmarks.ranks.storage import Storage
+from numpy.typing import NDArray
 
 import headrace as hr
 from headrace import DataLoader
@@ -29,7 +30,7 @@ class SlowSource:
     def __len__(self) -> int:
         return len(self._storage)
 
-    def read_many(self, indices: Sequence[int]) -> list[bytes | BaseException]:
+    def read_many(self, indices: Sequence[int] | NDArray[Any]) -> list[bytes | BaseException]:
         """One after the other, as on a file system."""
         return [self._storage.read(int(index)) for index in indices]
 
@@ -58,7 +59,7 @@ class HeadraceLoader:
             augment=[hr.image.random_resized_crop(setup.size), hr.image.horizontal_flip()],
         )
         # Left out is left out: that is a case of its own.
-        chosen = {} if setup.workers is None else {"num_workers": setup.workers}
+        chosen: dict[str, Any] = {} if setup.workers is None else {"num_workers": setup.workers}
         self._loader = DataLoader(
             recipe, batch_size=setup.batch, shuffle=True, drop_last=True, seed=setup.seed, **chosen
         )

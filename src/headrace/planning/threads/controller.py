@@ -28,8 +28,9 @@ _APART = 1.25
 """Where one rank is so many times as late as another, it is a straggler."""
 _TAU = 0.05
 """A rank that is late by less than this share of its step is not late."""
-_ROUNDING = 0.75
-"""The limit of preparing threads is moved when it is off by more than this."""
+_ROOM, _LACK = 0.6, 0.75
+"""The limit of preparing threads is raised when there is room for so much more, and lowered when there is so much
+less: whole threads do not follow every rounding."""
 _STEP = 8
 """Preparing threads are given to fetching, and back, one at a time; where there are many CPUs, this part of them."""
 
@@ -67,6 +68,8 @@ class RankNeeds:
     """Seconds for which the loop waited for its batch, per step."""
     rows: PerLevel = _ALL_STORED
     """Rows by the level that they came from: numbers, or shares."""
+    job: int = 0
+    """Ranks of one job go in step: what one of them waits for, the others do, inside of their own steps."""
 
 
 class Budget(NamedTuple):
@@ -113,6 +116,7 @@ class _Load(NamedTuple):
     """CPU seconds of reading."""
     train: float
     queue: float
+    job: int
 
 
 class StaffController:
@@ -134,21 +138,23 @@ class StaffController:
             return Decision({}, max(1, node.cpus - node.kept))
         cpus = max(1, node.cpus - node.kept)
         most_reads = max(1, node.most_reads)
-        loads = [self._take(self._ranks[rank], one) for rank, one in needs.items()]
+        loads = _in_step([self._take(self._ranks[rank], one) for rank, one in needs.items()])
         self._learn(list(needs.values()))
         size = sum(one.sample_bytes for one in needs.values()) / len(needs)
         peak = self.preparing.peak(size, cpus)
         floors = [load.train for load in loads]
-        step = max(
+        computing = max(
             _common_time([load.preparing for load in loads], floors, peak),
             _common_time([load.preparing + load.burning for load in loads], floors, cpus),
-            _common_time([load.reading for load in loads], floors, self._most_at_once(most_reads)),
         )
+        reading = _common_time([load.reading for load in loads], floors, self._most_at_once(most_reads))
+        step = max(computing, reading)
         targets = [max(step, load.train, 1e-9) for load in loads]
         burnt = sum(load.burning / target for load, target in zip(loads, targets, strict=True))
-        limit = self._move_limit(min(peak, cpus - burnt), cpus)
-        prepare = self._divide_preparing(loads, targets, limit)
-        reads = self._divide_reads(loads, targets, most_reads)
+        works = [load.preparing / target for load, target in zip(loads, targets, strict=True)]
+        limit = self._move_limit(works, cpus - burnt, peak, cpus)
+        prepare = self._divide_preparing(works, limit)
+        reads = self._divide_reads(loads, targets, most_reads, bound=reading > computing)
         budgets = {
             rank: Budget(*both) for rank, both in zip(needs, zip(prepare, reads, strict=True), strict=True)
         }
@@ -167,6 +173,7 @@ class StaffController:
             burning=reading * min(1.0, rank.read_cpu.feed(one.read_cpu)),
             train=rank.train_seconds.feed(one.train_seconds),
             queue=rank.waiting.feed(one.waiting),
+            job=one.job,
         )
 
     def _learn(self, needs: Sequence[RankNeeds]) -> None:
@@ -200,30 +207,34 @@ class StaffController:
         """How many times as long as now a read takes with so many at once."""
         return self.loading.slowdown(self._level, self._reading, max(1.0, reads))
 
+    def _gets(self, reads: float) -> float:
+        """What so many at once get done, in reads at once that take as long as they do now."""
+        return reads / self._slowdown(reads)
+
     def _most_at_once(self, most: int) -> float:
-        """The best that up to ``most`` reads at once can do, in reads at once that take as long as they do now."""
+        """The best that up to ``most`` reads at once can get done."""
         best, count = 0.0, float(most)
         while count >= 1:
-            best = max(best, count / self._slowdown(count))
+            best = max(best, self._gets(count))
             count /= 1.5
         return max(1.0, best)
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
-    def _move_limit(self, wanted: float, cpus: int) -> int:
+    def _move_limit(self, works: Sequence[float], room: float, peak: int, cpus: int) -> int:
         """Lobster's step 2: what fetching needs of the CPUs, preparing gives up, and takes back when it is short."""
-        now = self._limit.now
+        now, wanted = self._limit.now, min(peak, room)
         goal = max(1, min(cpus, math.floor(wanted + 0.5)))
+        if now and now - _LACK <= wanted <= now + _ROOM:
+            goal = now
+        goal = _whole(works, goal, peak)
         if not now:
             return self._limit.put(goal)
-        if abs(max(1.0, wanted) - now) <= _ROUNDING:
-            goal = now
         step = max(1, cpus // _STEP)
         return min(cpus, self._limit.move(max(now - step, min(now + step, goal))))
 
-    def _divide_preparing(self, loads: Sequence[_Load], targets: Sequence[float], limit: int) -> list[int]:
+    def _divide_preparing(self, works: Sequence[float], limit: int) -> list[int]:
         """Preparing threads of each rank, so that the rank with the most work for each thread has the least of it."""
-        works = [load.preparing / target for load, target in zip(loads, targets, strict=True)]
         movers = [rank.prepare for rank in self._ranks.values()]
         if len(works) >= limit:
             return [mover.put(1) for mover in movers]
@@ -236,16 +247,21 @@ class StaffController:
                 goals = [mover.bounded(goal) for goal, mover in zip(goals, movers, strict=True)]
         return _moved(movers, goals, limit)
 
-    def _divide_reads(self, loads: Sequence[_Load], targets: Sequence[float], most: int) -> list[int]:
-        """Reads at once of each rank."""
+    def _divide_reads(
+        self, loads: Sequence[_Load], targets: Sequence[float], most: int, bound: bool
+    ) -> list[int]:
+        """Reads at once of each rank. ``bound``: nothing but reading keeps the ranks from being faster. Then there are
+        not fewer of them, unless fewer get more done: what storage can give may have become more."""
         movers = [rank.reads for rank in self._ranks.values()]
         if len(loads) >= most:
             return [mover.put(1) for mover in movers]
         needed = [load.reading / target for load, target in zip(loads, targets, strict=True)]
+        now = [mover.now for mover in movers]
         total = self._total_reads(sum(needed), len(loads), most)
+        if bound and total < sum(now) <= most and self._gets(sum(now)) * _PROMISE >= sum(needed):
+            total = sum(now)
         slowdown = self._slowdown(total / _SPARE)
         queues = [max(1.0, load.queue) for load in loads]
-        now = [mover.now for mover in movers]
 
         def ratio(rank: int, count: int) -> float:
             return needed[rank] * slowdown / count
@@ -265,9 +281,17 @@ class StaffController:
     def _total_reads(self, needed: float, ranks: int, most: int) -> int:
         """Reads at once of all ranks: as few as keep up, and some to spare."""
         count = float(ranks)
-        while count < most and count / self._slowdown(count) < 0.98 * needed:
+        while count < most and self._gets(count) < 0.98 * needed:
             count *= 1.1
         return max(ranks, min(most, math.ceil(_SPARE * count)))
+
+
+def _in_step(loads: Sequence[_Load]) -> list[_Load]:
+    """All ranks of a job train as fast as the fastest: in the steps of the others is what they wait for each other."""
+    fastest: dict[int, float] = {}
+    for load in loads:
+        fastest[load.job] = min(load.train, fastest.get(load.job, math.inf))
+    return [load._replace(train=fastest[load.job]) for load in loads]
 
 
 def _common_time(works: Sequence[float], floors: Sequence[float], capacity: float) -> float:
@@ -300,6 +324,15 @@ def _evenly(works: Sequence[float], total: int) -> list[int]:
         counts[at] += 1
         heapq.heapreplace(heap, (-works[at] / counts[at], at))
     return counts
+
+
+def _whole(works: Sequence[float], limit: int, most: int) -> int:
+    """The limit, or a larger one up to ``most`` where that makes the slowest rank faster: with 15 threads for eight
+    ranks alike, one has a single thread, and all wait for it. (Some are idle then, so CPUs are hardly exceeded.)"""
+    if not len(works) < limit < most or _worst(works, _evenly(works, limit)) <= 1 + _TAU:
+        return limit
+    worst = [(max(1.0, _worst(works, _evenly(works, more))), more) for more in range(limit, most + 1)]
+    return min(worst, key=lambda one: (one[0] * (_PROMISE if one[1] > limit else 1), one[1]))[1]
 
 
 def _worst(works: Sequence[float], counts: Sequence[int]) -> float:

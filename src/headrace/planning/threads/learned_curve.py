@@ -1,8 +1,9 @@
 """A piecewise linear function of the thread count that is learned from one measurement after the other.
 
 Old measurements fade. A measurement far from what was expected is held back: alone it is an outlier. When others
-agree, either everything takes longer now (then what is known of other thread counts is scaled with it, as the shape
-of the function says more about the machine than its height), or it is the first news of a thread count.
+agree, it is the first news of a thread count, or everything takes longer now, or less long. What was known of other
+thread counts then is scaled with it, where the shape of the function is the machine's; or it is forgotten, where what
+changed may have changed the shape as well.
 """
 
 from __future__ import annotations
@@ -12,8 +13,6 @@ from collections.abc import Iterable
 
 from headrace.planning.threads.piecewise import Piecewise, Point, fit
 
-_FADES = 0.97
-"""What a measurement still weighs when the next one has come."""
 _HEAVIEST = 30.0
 """The weight of one thread count, at most: a profile does not outweigh for ever what is measured now."""
 _LIGHTEST = 0.05
@@ -22,6 +21,8 @@ _FAR = 1.3
 """A measurement so many times as large as expected, or as small, is not believed at once."""
 _AGREE = 3
 """Such measurements in a row that are believed."""
+_EXPLAINED = 1.2
+"""A thread takes longer in proportion to their number where they share something, and so many times that at most."""
 _NEAR = 1.5
 """Thread counts up to so many times as large, or as small, say what one may expect."""
 _MORE = 1.15
@@ -33,7 +34,12 @@ _STALE = 0.01
 class LearnedCurve:
     """Seconds over the number of threads."""
 
-    def __init__(self, points: Iterable[Point] = ()) -> None:
+    def __init__(
+        self, points: Iterable[Point] = (), *, fades: float = 0.97, keeps_shape: bool = True
+    ) -> None:
+        """``fades``: what a measurement still weighs when the next one has come. ``keeps_shape``: whether other thread
+        counts are scaled, and not forgotten, when everything takes longer."""
+        self._fades, self._keeps_shape = fades, keeps_shape
         self._known: dict[int, tuple[float, float]] = {}
         """For each number of threads: seconds, and their weight."""
         self._far: list[tuple[int, float, float]] = []
@@ -108,19 +114,25 @@ class LearnedCurve:
         """Measurements far from what was expected agree with each other."""
         far, self._far = self._far, []
         counts = [count for count, _, _ in far]
+        times = sorted(times for _, _, times in far)[len(far) // 2]
         low, high = min(counts) / _NEAR, max(counts) * _NEAR
-        if any(low <= known <= high and weight >= 1 for known, (_, weight) in self._known.items()):
-            times = sorted(times for _, _, times in far)[len(far) // 2]
+        near = any(low <= known <= high and weight >= 1 for known, (_, weight) in self._known.items())
+        more = max(counts) / self._most
+        shared = more > 1 and 1 < times <= _EXPLAINED * more
+        if self._keeps_shape and near:
             self._known = {
                 count: (seconds * times, weight) for count, (seconds, weight) in self._known.items()
             }
-            self._function = None
-        else:
+        elif not self._keeps_shape and not shared:
+            self._known = {}
+        if not self._keeps_shape or not near:
             for count, seconds, _ in far:
                 self._take(count, seconds, 1.0)
+        self._function = None
 
     def _take(self, count: int, seconds: float, weight: float) -> None:
-        known = {n: (s, w * _FADES) for n, (s, w) in self._known.items() if w * _FADES > _LIGHTEST}
+        fades = self._fades
+        known = {n: (s, w * fades) for n, (s, w) in self._known.items() if w * fades > _LIGHTEST}
         before = known.get(count)
         if before is None:
             known[count] = seconds, min(_HEAVIEST, weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -153,10 +154,12 @@ def _divisions(sizes: Sequence[int], total: int, finer: float) -> list[list[int]
                 - sum(have * other for have, other in zip(way, sizes, strict=False))
                 - sum(sizes[at + 1 :])
             )
+            if at == len(sizes) - 1:
+                longer += [[*way, left // size]] if left >= size else []
+                continue
             count = 1
             while count * size <= left:
-                if at < len(sizes) - 1 or (count + 1) * size > left or finer > 1:
-                    longer.append([*way, count])
+                longer.append([*way, count])
                 count = max(count + 1, int(count * finer))
         ways = longer
     return ways or [[1] * len(sizes)]
@@ -164,9 +167,9 @@ def _divisions(sizes: Sequence[int], total: int, finer: float) -> list[list[int]
 
 def turns(values: Sequence[int]) -> int:
     """How often a number goes the other way than it went before."""
-    ways = [(after > before) - (after < before) for before, after in zip(values, values[1:], strict=False)]
+    ways = [(after > before) - (after < before) for before, after in itertools.pairwise(values)]
     ways = [way for way in ways if way]
-    return sum(one != other for one, other in zip(ways, ways[1:], strict=False))
+    return sum(one != other for one, other in itertools.pairwise(ways))
 
 
 def series(decisions: Sequence[Decision]) -> Mapping[str, list[int]]:

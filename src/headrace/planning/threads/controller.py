@@ -7,13 +7,14 @@ the numbers are moved there, carefully: whatever follows from noise must not mak
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from headrace.planning.threads.common_time import common_time
 from headrace.planning.threads.divide import proportional, straggler_aware
+from headrace.planning.threads.evenly import evenly, whole, worst
 from headrace.planning.threads.loading_time import Level, LoadingTime, PerLevel
 from headrace.planning.threads.preparing_model import PreparingModel
 from headrace.planning.threads.steady import Mover, Steady
@@ -127,6 +128,7 @@ class StaffController:
         self.loading = loading if loading is not None else LoadingTime()
         self._ranks: dict[int, _Rank] = {}
         self._limit = Mover()
+        self._peak = 0
         self._reading = 1.0
         """Reads at once, as far as they were needed."""
         self._level = Level.STORAGE
@@ -141,13 +143,13 @@ class StaffController:
         loads = _in_step([self._take(self._ranks[rank], one) for rank, one in needs.items()])
         self._learn(list(needs.values()))
         size = sum(one.sample_bytes for one in needs.values()) / len(needs)
-        peak = self.preparing.peak(size, cpus)
+        peak = self._hold_peak(size, cpus)
         floors = [load.train for load in loads]
         computing = max(
-            _common_time([load.preparing for load in loads], floors, peak),
-            _common_time([load.preparing + load.burning for load in loads], floors, cpus),
+            common_time([load.preparing for load in loads], floors, peak),
+            common_time([load.preparing + load.burning for load in loads], floors, cpus),
         )
-        reading = _common_time([load.reading for load in loads], floors, self._most_at_once(most_reads))
+        reading = common_time([load.reading for load in loads], floors, self._most_at_once(most_reads))
         step = max(computing, reading)
         targets = [max(step, load.train, 1e-9) for load in loads]
         burnt = sum(load.burning / target for load, target in zip(loads, targets, strict=True))
@@ -219,6 +221,16 @@ class StaffController:
             count /= 1.5
         return max(1.0, best)
 
+    def _hold_peak(self, size: float, cpus: int) -> int:
+        """The peak of preparing; it stays where it was unless that makes a difference."""
+        peak, before = self.preparing.peak(size, cpus), min(self._peak, cpus)
+        if peak > before > 0:
+            gain = self.preparing.throughput(size, peak) / max(1e-12, self.preparing.throughput(size, before))
+            self._peak = peak if gain >= _PROMISE else before
+        elif peak * _PROMISE <= before or not before:
+            self._peak = peak
+        return self._peak
+
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def _move_limit(self, works: Sequence[float], room: float, peak: int, cpus: int) -> int:
@@ -227,7 +239,7 @@ class StaffController:
         goal = max(1, min(cpus, math.floor(wanted + 0.5)))
         if now and now - _LACK <= wanted <= now + _ROOM:
             goal = now
-        goal = _whole(works, goal, peak)
+        goal = whole(works, goal, peak)
         if not now:
             return self._limit.put(goal)
         step = max(1, cpus // _STEP)
@@ -238,10 +250,13 @@ class StaffController:
         movers = [rank.prepare for rank in self._ranks.values()]
         if len(works) >= limit:
             return [mover.put(1) for mover in movers]
-        goals = _evenly(works, limit)
         now = [mover.now for mover in movers]
+        settled = all(now) and sum(now) == limit
+        if settled and worst(works, now) <= _PROMISE * max(1.0, sum(works) / limit):
+            return _moved(movers, now, limit)
+        goals = evenly(works, limit)
         if all(now):
-            if sum(now) == limit and _worst(works, now) <= _PROMISE * _worst(works, goals):
+            if settled and worst(works, now) <= _PROMISE * worst(works, goals):
                 goals = now
             elif not _straggles(works, now):
                 goals = [mover.bounded(goal) for goal, mover in zip(goals, movers, strict=True)]
@@ -250,8 +265,8 @@ class StaffController:
     def _divide_reads(
         self, loads: Sequence[_Load], targets: Sequence[float], most: int, bound: bool
     ) -> list[int]:
-        """Reads at once of each rank. ``bound``: nothing but reading keeps the ranks from being faster. Then there are
-        not fewer of them, unless fewer get more done: what storage can give may have become more."""
+        """Reads at once of each rank. ``bound``: nothing but reading keeps the ranks from being faster. Then there
+        are not fewer of them, unless fewer get more done: what storage can give may have become more."""
         movers = [rank.reads for rank in self._ranks.values()]
         if len(loads) >= most:
             return [mover.put(1) for mover in movers]
@@ -266,13 +281,16 @@ class StaffController:
         def ratio(rank: int, count: int) -> float:
             return needed[rank] * slowdown / count
 
+        frugal = sum(now) <= max(most if total == most else _WASTE * total / _SPARE, len(loads))
+        late = _lateness(ratio, now) if all(now) else []
+        if late and frugal and max(late) <= _PROMISE:
+            return _moved(movers, now, most)
         goals = proportional(total, queues)
         if max(_lateness(ratio, goals)) > 1 + _TAU:
             goals = straggler_aware(total, queues, ratio, [1 / _SPARE] * len(loads))
-        if all(now):
-            late = _lateness(ratio, now)
+        if late:
             enough = max(late) <= _PROMISE * max(max(_lateness(ratio, goals)), 1.0)
-            if enough and sum(now) <= max(most if total == most else _WASTE * total / _SPARE, len(loads)):
+            if enough and frugal:
                 goals = now
             elif enough or not (len(now) > 1 and max(late) > 1 + _TAU and max(late) > _APART * min(late)):
                 goals = [mover.bounded(goal) for goal, mover in zip(goals, movers, strict=True)]
@@ -280,63 +298,18 @@ class StaffController:
 
     def _total_reads(self, needed: float, ranks: int, most: int) -> int:
         """Reads at once of all ranks: as few as keep up, and some to spare."""
-        count = float(ranks)
+        count = max(float(ranks), 0.98 * needed * self._slowdown(ranks))
         while count < most and self._gets(count) < 0.98 * needed:
             count *= 1.1
         return max(ranks, min(most, math.ceil(_SPARE * count)))
 
 
 def _in_step(loads: Sequence[_Load]) -> list[_Load]:
-    """All ranks of a job train as fast as the fastest: in the steps of the others is what they wait for each other."""
+    """All ranks of a job train as fast as the fastest: what the others wait for it is inside of their steps."""
     fastest: dict[int, float] = {}
     for load in loads:
         fastest[load.job] = min(load.train, fastest.get(load.job, math.inf))
     return [load._replace(train=fastest[load.job]) for load in loads]
-
-
-def _common_time(works: Sequence[float], floors: Sequence[float], capacity: float) -> float:
-    """The smallest common time in which all works are done by so many at once; who has a floor above it takes that
-    long. 0 where the floors alone leave time enough."""
-    order = sorted(range(len(works)), key=lambda at: floors[at])
-    slow = sum(works[at] / floors[at] for at in order if floors[at] > 0)
-    fast = sum(works[at] for at in order if floors[at] <= 0)
-    free = 0
-    while free < len(order) and floors[order[free]] <= 0:
-        free += 1
-    if fast <= 0 and slow <= capacity:
-        return 0.0
-    # Those with the least floors are the first to be slowed down to the common time.
-    for at in order[free:]:
-        if capacity > slow and fast / (capacity - slow) <= floors[at]:
-            return fast / (capacity - slow)
-        slow -= works[at] / floors[at]
-        fast += works[at]
-    return fast / capacity
-
-
-def _evenly(works: Sequence[float], total: int) -> list[int]:
-    """One for each and the others one by one to where there is most work for each: that makes the largest least."""
-    counts = [1] * len(works)
-    heap = [(-work, at) for at, work in enumerate(works)]
-    heapq.heapify(heap)
-    for _ in range(total - len(works)):
-        at = heap[0][1]
-        counts[at] += 1
-        heapq.heapreplace(heap, (-works[at] / counts[at], at))
-    return counts
-
-
-def _whole(works: Sequence[float], limit: int, most: int) -> int:
-    """The limit, or a larger one up to ``most`` where that makes the slowest rank faster: with 15 threads for eight
-    ranks alike, one has a single thread, and all wait for it. (Some are idle then, so CPUs are hardly exceeded.)"""
-    if not len(works) < limit < most or _worst(works, _evenly(works, limit)) <= 1 + _TAU:
-        return limit
-    worst = [(max(1.0, _worst(works, _evenly(works, more))), more) for more in range(limit, most + 1)]
-    return min(worst, key=lambda one: (one[0] * (_PROMISE if one[1] > limit else 1), one[1]))[1]
-
-
-def _worst(works: Sequence[float], counts: Sequence[int]) -> float:
-    return max(work / count for work, count in zip(works, counts, strict=True))
 
 
 def _straggles(works: Sequence[float], counts: Sequence[int]) -> bool:

@@ -37,8 +37,8 @@ class LearnedCurve:
     def __init__(
         self, points: Iterable[Point] = (), *, fades: float = 0.97, keeps_shape: bool = True
     ) -> None:
-        """``fades``: what a measurement still weighs when the next one has come. ``keeps_shape``: whether other thread
-        counts are scaled, and not forgotten, when everything takes longer."""
+        """``fades``: what a measurement still weighs when the next one has come. ``keeps_shape``: whether other
+        thread counts are scaled, and not forgotten, when everything takes longer."""
         self._fades, self._keeps_shape = fades, keeps_shape
         self._known: dict[int, tuple[float, float]] = {}
         """For each number of threads: seconds, and their weight."""

@@ -74,5 +74,7 @@ class LoadingTime:
         return total
 
     def _nearest(self, level: Level) -> LearnedCurve | None:
+        if self._curves[level].thread_counts:
+            return self._curves[level]
         known = [(abs(one - level), -one) for one in Level if self._curves[one].thread_counts]
         return self._curves[-min(known)[1]] if known else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _FOLLOWS = 0.3
 """How far a number goes towards the next measurement."""
 _JUMP = 1.5
@@ -20,7 +22,9 @@ class Steady:
         self._far = 0.0
 
     def feed(self, measured: float) -> float:
-        """Another measurement; what to go by now."""
+        """Another measurement; what to go by now. What cannot be one is left out."""
+        if not 0 <= measured < math.inf:
+            return max(0.0, self.value)
         if self.value < 0:
             self.value = measured
         elif self._near(measured, self.value):

@@ -181,7 +181,7 @@ class StaffController:
     def _learn(self, needs: Sequence[RankNeeds]) -> None:
         """The models are told what was measured, and with how many threads at work."""
         preparing = reading = fetched = samples = 0.0
-        rows = [0.0] * len(Level)
+        disk = peer = storage = 0.0
         for one in needs:
             step = one.train_seconds + one.waited
             total = sum(one.rows)
@@ -193,14 +193,18 @@ class StaffController:
             misses = share * (total - one.rows.own) / total
             reading += misses * one.read_seconds
             fetched += misses * one.sample_bytes
-            for level in Level:
-                rows[level] += share * one.rows[level] / total
+            share /= total
+            disk, peer, storage = (
+                disk + share * one.rows[1],
+                peer + share * one.rows[2],
+                storage + share * one.rows[3],
+            )
         if samples <= 0:
             return
         size = sum(one.sample_bytes for one in needs) / len(needs)
         if preparing > 0:
             self.preparing.observe(size, max(1.0, preparing), preparing / samples)
-        self._level = max((Level.DISK, Level.PEER, Level.STORAGE), key=lambda level: rows[level])
+        self._level = max((storage, Level.STORAGE), (peer, Level.PEER), (disk, Level.DISK))[1]
         self._reading = max(1.0, reading)
         if reading > 0:
             self.loading.observe(self._level, self._reading, fetched * self._reading / reading)

@@ -6,6 +6,7 @@ import itertools
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 
 from headrace.planning.threads import Budget, Decision, Node, PerLevel, RankNeeds, StaffController
 
@@ -44,7 +45,7 @@ class Plant:
         slow = 1.0
         """How many times as long reads take because storage is."""
         running = float(min(asked, decision.prepare_limit))
-        for _ in range(60):
+        for _ in range(40):
             prepares = [one.prepare_cpu_seconds * max(1.0, running / self.crowded) for one in self.ranks]
             reads = [one.latency * slow + one.read_cpu_seconds * squeezed for one in self.ranks]
             ready = [
@@ -126,7 +127,8 @@ class Loop:
             yield needs, self.last
 
 
-def best_fixed(plant: Plant, groups: Sequence[int]) -> float:
+@cache
+def best_fixed(plant: Plant, groups: tuple[int, ...]) -> float:
     """The throughput of the best fixed division, by trying them. Ranks of one group get the same."""
     kinds = sorted(set(groups))
     cpus = max(1, plant.node.cpus - plant.node.kept)

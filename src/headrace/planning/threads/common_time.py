@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 
 def common_time(works: Sequence[float], floors: Sequence[float], capacity: float) -> float:
     """The smallest common time in which all works are done by so many at once; who has a floor above it takes that
     long. 0 where the floors alone leave time enough."""
-    slow = fast = 0.0
-    for work, floor in zip(works, floors, strict=True):
-        if floor > 0:
-            slow += work / floor
-        else:
-            fast += work
-    if fast <= 0 and slow <= capacity:
-        return 0.0
-    # Those with the least floors are the first to be slowed down to the common time.
-    for floor, work in sorted(zip(floors, works, strict=True)):
-        if floor <= 0:
-            continue
-        if capacity > slow and fast <= floor * (capacity - slow):
-            return fast / (capacity - slow)
-        slow -= work / floor
-        fast += work
-    return fast / capacity
+    order = sorted(zip(floors, works, strict=True))
+    left = list(accumulate(work for _, work in order))  # of those with the least floors
+    slow = 0.0
+    for (floor, work), fast in zip(reversed(order), reversed(left), strict=True):
+        room = max(capacity - slow, 1e-12 * capacity)
+        if fast >= floor * room:
+            return fast / room
+        slow += work / floor
+    return 0.0

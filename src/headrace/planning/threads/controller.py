@@ -32,6 +32,7 @@ _TAU = 0.05
 _ROOM, _LACK = 0.6, 0.75
 """The limit of preparing threads is raised when there is room for so much more, and lowered when there is so much
 less: whole threads do not follow every rounding."""
+_SAME = _PROMISE - 1
 _STEP = 8
 """Preparing threads are given to fetching, and back, one at a time; where there are many CPUs, this part of them."""
 
@@ -231,23 +232,29 @@ class StaffController:
         if peak > before > 0:
             gain = self.preparing.throughput(size, peak) / max(1e-12, self.preparing.throughput(size, before))
             self._peak = peak if gain >= _PROMISE else before
-        elif peak * _PROMISE <= before or not before:
-            self._peak = peak
+        else:
+            self._peak = peak if peak * _PROMISE <= before or not before else before
         return self._peak
 
     # -- decisions -------------------------------------------------------------------------------------------------
 
     def _move_limit(self, works: Sequence[float], room: float, peak: int, cpus: int) -> int:
-        """Lobster's step 2: what fetching needs of the CPUs, preparing gives up, and takes back when it is short."""
+        """Lobster's step 2: what fetching needs of the CPUs, preparing gives up, and takes back when it is short.
+        (The peak is not for such care: it is never exceeded.)"""
         now, wanted = self._limit.now, min(peak, room)
         goal = max(1, min(cpus, math.floor(wanted + 0.5)))
-        if now and now - _LACK <= wanted <= now + _ROOM:
-            goal = now
+        if now:
+            # What is measured is off by some share, of what is burnt, too, and that may be far more than is left.
+            off = _SAME * max(now, cpus - room)
+            enough = now >= min(len(works), peak) and worst(works, evenly(works, now)) <= _PROMISE
+            fits = min(now, sum(works)) <= room + max(_LACK, off)
+            if (wanted >= now and (enough or wanted <= now + max(_ROOM, off))) or (wanted < now and fits):
+                goal = now
         goal = whole(works, goal, peak)
         if not now:
             return self._limit.put(goal)
         step = max(1, cpus // _STEP)
-        return min(cpus, self._limit.move(max(now - step, min(now + step, goal))))
+        return self._limit.put(min(peak, self._limit.allowed(max(now - step, min(now + step, goal)))))
 
     def _divide_preparing(self, works: Sequence[float], limit: int) -> list[int]:
         """Preparing threads of each rank, so that the rank with the most work for each thread has the least of it."""
@@ -331,15 +338,11 @@ def _moved(movers: Sequence[Mover], goals: Sequence[int], most: int) -> list[int
         return [mover.put(max(1, goal)) for mover, goal in zip(movers, goals, strict=True)]
     wanted = [mover.allowed(max(1, goal)) for mover, goal in zip(movers, goals, strict=True)]
     excess = sum(wanted) - most
-    for surplus in (
-        [max(0, want - mover.now) for want, mover in zip(wanted, movers, strict=True)],
-        [want - 1 for want in wanted],
-    ):
-        while excess > 0 and any(surplus):
-            at = max(range(len(surplus)), key=lambda at: (surplus[at], at))
-            surplus[at] -= 1
+    for least in ([mover.now for mover in movers], [1] * len(wanted)):
+        while excess > 0:
+            at = max(range(len(wanted)), key=lambda at: wanted[at] - least[at])
+            if wanted[at] <= least[at]:
+                break
             wanted[at] -= 1
             excess -= 1
-        if excess <= 0:
-            break
     return [mover.put(want) for mover, want in zip(movers, wanted, strict=True)]

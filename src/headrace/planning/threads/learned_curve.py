@@ -17,7 +17,7 @@ from headrace.planning.threads.piecewise import Piecewise, Point, fit
 _HEAVIEST = 30.0
 """The weight of one thread count, at most: a profile does not outweigh for ever what is measured now."""
 _LIGHTEST = 0.05
-"""What weighs less is forgotten."""
+"""What weighs less is forgotten, where it is not to be remembered for ever; else it weighs so much."""
 _FAR = 1.3
 """A measurement so many times as large as expected, or as small, is not believed at once."""
 _AGREE = 3
@@ -52,7 +52,8 @@ class LearnedCurve:
         self, points: Iterable[Point] = (), *, fades: float = 0.97, keeps_shape: bool = True
     ) -> None:
         """``fades``: what a measurement still weighs when the next one has come. ``keeps_shape``: whether other
-        thread counts are scaled, and not forgotten, when everything takes longer."""
+        thread counts are scaled, and not forgotten, when everything takes longer. (Where they are forgotten then,
+        they are not before.)"""
         self._fades, self._keeps_shape = fades, keeps_shape
         self._known: dict[int, _Known] = {}
         self._far: dict[int, list[tuple[float, float]]] = {}
@@ -147,10 +148,11 @@ class LearnedCurve:
 
     def _take(self, threads: float, seconds: float, weight: float, fades: float | None = None) -> None:
         left = self._fades if fades is None else fades
+        least = 0.0 if self._keeps_shape else _LIGHTEST
         known = {
-            at: _Known(one.threads, one.seconds, one.weight * left)
+            at: _Known(one.threads, one.seconds, max(least, one.weight * left))
             for at, one in self._known.items()
-            if one.weight * left > _LIGHTEST
+            if least or one.weight * left > _LIGHTEST
         }
         if len(known) < len(self._known):
             self._function = None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from headrace.planning.threads.learned_curve import LearnedCurve
 
-_FADES = 0.9
+_FADES = 0.95
 """Storage is busy with others, too: what was measured a while ago may not hold any more."""
 
 

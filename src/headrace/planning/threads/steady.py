@@ -19,7 +19,7 @@ class Steady:
 
     def __init__(self) -> None:
         self.value = -1.0
-        self._far = 0.0
+        self._far: float | None = None
 
     def feed(self, measured: float) -> float:
         """Another measurement; what to go by now. What cannot be one is left out."""
@@ -29,12 +29,12 @@ class Steady:
             self.value = measured
         elif self._near(measured, self.value):
             self.value += _FOLLOWS * (measured - self.value)
-            self._far = 0.0
-        elif self._far and (measured > self.value) == (self._far > self.value):
+            self._far = None
+        elif self._far is not None and (measured > self.value) == (self._far > self.value):
             self.value = (measured + self._far) / 2 if self._near(measured, self._far) else measured
-            self._far = 0.0
+            self._far = None
         else:
-            self._far = measured or 1e-12
+            self._far = measured
         return self.value
 
     @staticmethod
@@ -71,7 +71,3 @@ class Mover:
             self._way = way
         self.now = value
         return value
-
-    def move(self, goal: int) -> int:
-        """Moves it there if that may be done at this look."""
-        return self.put(self.allowed(goal))

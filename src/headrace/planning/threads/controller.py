@@ -7,13 +7,14 @@ the numbers are moved there, carefully: whatever follows from noise must not mak
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from headrace.planning.threads.common_time import common_time
 from headrace.planning.threads.divide import proportional, straggler_aware
+from headrace.planning.threads.evenly import evenly, whole, worst
 from headrace.planning.threads.loading_time import Level, LoadingTime, PerLevel
 from headrace.planning.threads.preparing_model import PreparingModel
 from headrace.planning.threads.steady import Mover, Steady
@@ -28,8 +29,10 @@ _APART = 1.25
 """Where one rank is so many times as late as another, it is a straggler."""
 _TAU = 0.05
 """A rank that is late by less than this share of its step is not late."""
-_ROUNDING = 0.75
-"""The limit of preparing threads is moved when it is off by more than this."""
+_ROOM, _LACK = 0.6, 0.75
+"""The limit of preparing threads is raised when there is room for so much more, and lowered when there is so much
+less: whole threads do not follow every rounding."""
+_SAME = _PROMISE - 1
 _STEP = 8
 """Preparing threads are given to fetching, and back, one at a time; where there are many CPUs, this part of them."""
 
@@ -67,6 +70,8 @@ class RankNeeds:
     """Seconds for which the loop waited for its batch, per step."""
     rows: PerLevel = _ALL_STORED
     """Rows by the level that they came from: numbers, or shares."""
+    job: int = 0
+    """Ranks of one job go in step: what one of them waits for, the others do, inside of their own steps."""
 
 
 class Budget(NamedTuple):
@@ -113,6 +118,7 @@ class _Load(NamedTuple):
     """CPU seconds of reading."""
     train: float
     queue: float
+    job: int
 
 
 class StaffController:
@@ -123,6 +129,7 @@ class StaffController:
         self.loading = loading if loading is not None else LoadingTime()
         self._ranks: dict[int, _Rank] = {}
         self._limit = Mover()
+        self._peak = 0
         self._reading = 1.0
         """Reads at once, as far as they were needed."""
         self._level = Level.STORAGE
@@ -134,21 +141,23 @@ class StaffController:
             return Decision({}, max(1, node.cpus - node.kept))
         cpus = max(1, node.cpus - node.kept)
         most_reads = max(1, node.most_reads)
-        loads = [self._take(self._ranks[rank], one) for rank, one in needs.items()]
+        loads = _in_step([self._take(self._ranks[rank], one) for rank, one in needs.items()])
         self._learn(list(needs.values()))
         size = sum(one.sample_bytes for one in needs.values()) / len(needs)
-        peak = self.preparing.peak(size, cpus)
+        peak = self._hold_peak(size, cpus)
         floors = [load.train for load in loads]
-        step = max(
-            _common_time([load.preparing for load in loads], floors, peak),
-            _common_time([load.preparing + load.burning for load in loads], floors, cpus),
-            _common_time([load.reading for load in loads], floors, self._most_at_once(most_reads)),
+        computing = max(
+            common_time([load.preparing for load in loads], floors, peak),
+            common_time([load.preparing + load.burning for load in loads], floors, cpus),
         )
+        reading = common_time([load.reading for load in loads], floors, self._most_at_once(most_reads))
+        step = max(computing, reading)
         targets = [max(step, load.train, 1e-9) for load in loads]
         burnt = sum(load.burning / target for load, target in zip(loads, targets, strict=True))
-        limit = self._move_limit(min(peak, cpus - burnt), cpus)
-        prepare = self._divide_preparing(loads, targets, limit)
-        reads = self._divide_reads(loads, targets, most_reads)
+        works = [load.preparing / target for load, target in zip(loads, targets, strict=True)]
+        limit = self._move_limit(works, cpus - burnt, peak, cpus)
+        prepare = self._divide_preparing(works, limit)
+        reads = self._divide_reads(loads, targets, most_reads, bound=reading > computing)
         budgets = {
             rank: Budget(*both) for rank, both in zip(needs, zip(prepare, reads, strict=True), strict=True)
         }
@@ -167,12 +176,13 @@ class StaffController:
             burning=reading * min(1.0, rank.read_cpu.feed(one.read_cpu)),
             train=rank.train_seconds.feed(one.train_seconds),
             queue=rank.waiting.feed(one.waiting),
+            job=one.job,
         )
 
     def _learn(self, needs: Sequence[RankNeeds]) -> None:
         """The models are told what was measured, and with how many threads at work."""
         preparing = reading = fetched = samples = 0.0
-        rows = [0.0] * len(Level)
+        disk = peer = storage = 0.0
         for one in needs:
             step = one.train_seconds + one.waited
             total = sum(one.rows)
@@ -184,14 +194,18 @@ class StaffController:
             misses = share * (total - one.rows.own) / total
             reading += misses * one.read_seconds
             fetched += misses * one.sample_bytes
-            for level in Level:
-                rows[level] += share * one.rows[level] / total
+            share /= total
+            disk, peer, storage = (
+                disk + share * one.rows[1],
+                peer + share * one.rows[2],
+                storage + share * one.rows[3],
+            )
         if samples <= 0:
             return
         size = sum(one.sample_bytes for one in needs) / len(needs)
         if preparing > 0:
             self.preparing.observe(size, max(1.0, preparing), preparing / samples)
-        self._level = max((Level.DISK, Level.PEER, Level.STORAGE), key=lambda level: rows[level])
+        self._level = max((storage, Level.STORAGE), (peer, Level.PEER), (disk, Level.DISK))[1]
         self._reading = max(1.0, reading)
         if reading > 0:
             self.loading.observe(self._level, self._reading, fetched * self._reading / reading)
@@ -200,63 +214,94 @@ class StaffController:
         """How many times as long as now a read takes with so many at once."""
         return self.loading.slowdown(self._level, self._reading, max(1.0, reads))
 
+    def _gets(self, reads: float) -> float:
+        """What so many at once get done, in reads at once that take as long as they do now."""
+        return reads / self._slowdown(reads)
+
     def _most_at_once(self, most: int) -> float:
-        """The best that up to ``most`` reads at once can do, in reads at once that take as long as they do now."""
+        """The best that up to ``most`` reads at once can get done."""
         best, count = 0.0, float(most)
         while count >= 1:
-            best = max(best, count / self._slowdown(count))
+            best = max(best, self._gets(count))
             count /= 1.5
         return max(1.0, best)
 
+    def _hold_peak(self, size: float, cpus: int) -> int:
+        """The peak of preparing; it stays where it was unless that makes a difference."""
+        peak, before = self.preparing.peak(size, cpus), min(self._peak, cpus)
+        if peak > before > 0:
+            gain = self.preparing.throughput(size, peak) / max(1e-12, self.preparing.throughput(size, before))
+            self._peak = peak if gain >= _PROMISE else before
+        else:
+            self._peak = peak if peak * _PROMISE <= before or not before else before
+        return self._peak
+
     # -- decisions -------------------------------------------------------------------------------------------------
 
-    def _move_limit(self, wanted: float, cpus: int) -> int:
-        """Lobster's step 2: what fetching needs of the CPUs, preparing gives up, and takes back when it is short."""
-        now = self._limit.now
+    def _move_limit(self, works: Sequence[float], room: float, peak: int, cpus: int) -> int:
+        """Lobster's step 2: what fetching needs of the CPUs, preparing gives up, and takes back when it is short.
+        (The peak is not for such care: it is never exceeded.)"""
+        now, wanted = self._limit.now, min(peak, room)
         goal = max(1, min(cpus, math.floor(wanted + 0.5)))
+        if now:
+            # What is measured is off by some share, of what is burnt, too, and that may be far more than is left.
+            off = _SAME * max(now, cpus - room)
+            enough = now >= min(len(works), peak) and worst(works, evenly(works, now)) <= _PROMISE
+            fits = min(now, sum(works)) <= room + max(_LACK, off)
+            if (wanted >= now and (enough or wanted <= now + max(_ROOM, off))) or (wanted < now and fits):
+                goal = now
+        goal = whole(works, goal, peak)
         if not now:
             return self._limit.put(goal)
-        if abs(max(1.0, wanted) - now) <= _ROUNDING:
-            goal = now
         step = max(1, cpus // _STEP)
-        return min(cpus, self._limit.move(max(now - step, min(now + step, goal))))
+        return self._limit.put(min(peak, self._limit.allowed(max(now - step, min(now + step, goal)))))
 
-    def _divide_preparing(self, loads: Sequence[_Load], targets: Sequence[float], limit: int) -> list[int]:
+    def _divide_preparing(self, works: Sequence[float], limit: int) -> list[int]:
         """Preparing threads of each rank, so that the rank with the most work for each thread has the least of it."""
-        works = [load.preparing / target for load, target in zip(loads, targets, strict=True)]
         movers = [rank.prepare for rank in self._ranks.values()]
         if len(works) >= limit:
             return [mover.put(1) for mover in movers]
-        goals = _evenly(works, limit)
         now = [mover.now for mover in movers]
+        settled = all(now) and sum(now) == limit
+        if settled and worst(works, now) <= _PROMISE * max(1.0, sum(works) / limit):
+            return _moved(movers, now, limit)
+        goals = evenly(works, limit)
         if all(now):
-            if sum(now) == limit and _worst(works, now) <= _PROMISE * _worst(works, goals):
+            if settled and worst(works, now) <= _PROMISE * worst(works, goals):
                 goals = now
             elif not _straggles(works, now):
                 goals = [mover.bounded(goal) for goal, mover in zip(goals, movers, strict=True)]
         return _moved(movers, goals, limit)
 
-    def _divide_reads(self, loads: Sequence[_Load], targets: Sequence[float], most: int) -> list[int]:
-        """Reads at once of each rank."""
+    def _divide_reads(
+        self, loads: Sequence[_Load], targets: Sequence[float], most: int, bound: bool
+    ) -> list[int]:
+        """Reads at once of each rank. ``bound``: nothing but reading keeps the ranks from being faster. Then there
+        are not fewer of them, unless fewer get more done: what storage can give may have become more."""
         movers = [rank.reads for rank in self._ranks.values()]
         if len(loads) >= most:
             return [mover.put(1) for mover in movers]
         needed = [load.reading / target for load, target in zip(loads, targets, strict=True)]
+        now = [mover.now for mover in movers]
         total = self._total_reads(sum(needed), len(loads), most)
+        if bound and total < sum(now) <= most and self._gets(sum(now)) * _PROMISE >= sum(needed):
+            total = sum(now)
         slowdown = self._slowdown(total / _SPARE)
         queues = [max(1.0, load.queue) for load in loads]
-        now = [mover.now for mover in movers]
 
         def ratio(rank: int, count: int) -> float:
             return needed[rank] * slowdown / count
 
+        frugal = sum(now) <= max(most if total == most else _WASTE * total / _SPARE, len(loads))
+        late = _lateness(ratio, now) if all(now) else []
+        if late and frugal and max(late) <= _PROMISE:
+            return _moved(movers, now, most)
         goals = proportional(total, queues)
         if max(_lateness(ratio, goals)) > 1 + _TAU:
             goals = straggler_aware(total, queues, ratio, [1 / _SPARE] * len(loads))
-        if all(now):
-            late = _lateness(ratio, now)
+        if late:
             enough = max(late) <= _PROMISE * max(max(_lateness(ratio, goals)), 1.0)
-            if enough and sum(now) <= max(most if total == most else _WASTE * total / _SPARE, len(loads)):
+            if enough and frugal:
                 goals = now
             elif enough or not (len(now) > 1 and max(late) > 1 + _TAU and max(late) > _APART * min(late)):
                 goals = [mover.bounded(goal) for goal, mover in zip(goals, movers, strict=True)]
@@ -264,46 +309,18 @@ class StaffController:
 
     def _total_reads(self, needed: float, ranks: int, most: int) -> int:
         """Reads at once of all ranks: as few as keep up, and some to spare."""
-        count = float(ranks)
-        while count < most and count / self._slowdown(count) < 0.98 * needed:
+        count = max(float(ranks), 0.98 * needed * self._slowdown(ranks))
+        while count < most and self._gets(count) < 0.98 * needed:
             count *= 1.1
         return max(ranks, min(most, math.ceil(_SPARE * count)))
 
 
-def _common_time(works: Sequence[float], floors: Sequence[float], capacity: float) -> float:
-    """The smallest common time in which all works are done by so many at once; who has a floor above it takes that
-    long. 0 where the floors alone leave time enough."""
-    order = sorted(range(len(works)), key=lambda at: floors[at])
-    slow = sum(works[at] / floors[at] for at in order if floors[at] > 0)
-    fast = sum(works[at] for at in order if floors[at] <= 0)
-    free = 0
-    while free < len(order) and floors[order[free]] <= 0:
-        free += 1
-    if fast <= 0 and slow <= capacity:
-        return 0.0
-    # Those with the least floors are the first to be slowed down to the common time.
-    for at in order[free:]:
-        if capacity > slow and fast / (capacity - slow) <= floors[at]:
-            return fast / (capacity - slow)
-        slow -= works[at] / floors[at]
-        fast += works[at]
-    return fast / capacity
-
-
-def _evenly(works: Sequence[float], total: int) -> list[int]:
-    """One for each and the others one by one to where there is most work for each: that makes the largest least."""
-    counts = [1] * len(works)
-    heap = [(-work, at) for at, work in enumerate(works)]
-    heapq.heapify(heap)
-    for _ in range(total - len(works)):
-        at = heap[0][1]
-        counts[at] += 1
-        heapq.heapreplace(heap, (-works[at] / counts[at], at))
-    return counts
-
-
-def _worst(works: Sequence[float], counts: Sequence[int]) -> float:
-    return max(work / count for work, count in zip(works, counts, strict=True))
+def _in_step(loads: Sequence[_Load]) -> list[_Load]:
+    """All ranks of a job train as fast as the fastest: what the others wait for it is inside of their steps."""
+    fastest: dict[int, float] = {}
+    for load in loads:
+        fastest[load.job] = min(load.train, fastest.get(load.job, math.inf))
+    return [load._replace(train=fastest[load.job]) for load in loads]
 
 
 def _straggles(works: Sequence[float], counts: Sequence[int]) -> bool:
@@ -321,15 +338,11 @@ def _moved(movers: Sequence[Mover], goals: Sequence[int], most: int) -> list[int
         return [mover.put(max(1, goal)) for mover, goal in zip(movers, goals, strict=True)]
     wanted = [mover.allowed(max(1, goal)) for mover, goal in zip(movers, goals, strict=True)]
     excess = sum(wanted) - most
-    for surplus in (
-        [max(0, want - mover.now) for want, mover in zip(wanted, movers, strict=True)],
-        [want - 1 for want in wanted],
-    ):
-        while excess > 0 and any(surplus):
-            at = max(range(len(surplus)), key=lambda at: (surplus[at], at))
-            surplus[at] -= 1
+    for least in ([mover.now for mover in movers], [1] * len(wanted)):
+        while excess > 0:
+            at = max(range(len(wanted)), key=lambda at: wanted[at] - least[at])
+            if wanted[at] <= least[at]:
+                break
             wanted[at] -= 1
             excess -= 1
-        if excess <= 0:
-            break
     return [mover.put(want) for mover, want in zip(movers, wanted, strict=True)]

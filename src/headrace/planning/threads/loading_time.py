@@ -13,6 +13,9 @@ from typing import NamedTuple
 
 from headrace.planning.threads.learned_curve import LearnedCurve
 
+_FADES = 0.95
+"""Storage is busy with others, too: what was measured a while ago may not hold any more."""
+
 
 class Level(enum.IntEnum):
     """Where the bytes of a sample lie, from the nearest to the farthest."""
@@ -37,7 +40,7 @@ class LoadingTime:
     """What threads get from each level, learned as it is measured."""
 
     def __init__(self) -> None:
-        self._curves = tuple(LearnedCurve() for _ in Level)
+        self._curves = tuple(LearnedCurve(fades=_FADES, keeps_shape=False) for _ in Level)
 
     def observe(self, level: Level, threads: float, bytes_per_second: float) -> None:
         """So many threads together got so much from a level."""
@@ -71,5 +74,7 @@ class LoadingTime:
         return total
 
     def _nearest(self, level: Level) -> LearnedCurve | None:
+        if self._curves[level].thread_counts:
+            return self._curves[level]
         known = [(abs(one - level), -one) for one in Level if self._curves[one].thread_counts]
         return self._curves[-min(known)[1]] if known else None

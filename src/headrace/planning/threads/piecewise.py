@@ -8,12 +8,16 @@ small system of equations.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import combinations
 from typing import NamedTuple
 
 _GAIN = 0.7
 """A bend has to leave less than this share of the squared error, or it is noise that it follows."""
 _FLAT = 1e-4
 """Squared error, in units of the squared mean, that is not worth a bend: about 1 % of deviation."""
+
+_PLACES = 10
+"""Points at which a bend is tried, at most; of more, some are left out."""
 
 
 class Point(NamedTuple):
@@ -58,48 +62,65 @@ def fit(points: Iterable[Point], most_bends: int = 2) -> Piecewise:
         raise ValueError("nothing to fit a function to")
     if len(points) == 1:
         return Piecewise(points[0].seconds, 0.0)
-    total = sum(point.weight for point in points)
-    mean = sum(point.weight * point.seconds for point in points) / total
-    enough = _FLAT * mean * mean * total
-    bends: tuple[float, ...] = ()
-    best, error = _solved(points, bends)
-    while len(bends) < most_bends and error > enough:
-        found = None
-        for candidate in points[1:-1]:
-            if candidate.threads not in bends:
-                trial = (*bends, candidate.threads)
-                function, left = _solved(points, trial)
-                if found is None or left < found[1]:
-                    found = function, left, trial
-        if found is None or found[1] > _GAIN * error:
+    sums = _Sums(points)
+    places = range(1, len(points) - 1)
+    if len(places) > _PLACES:
+        places = range(1, len(points) - 1, -(-len(places) // _PLACES))
+    best = sums.solved(())
+    for number in range(1, min(most_bends, len(places)) + 1):
+        if best[1] <= sums.enough:
             break
-        best, error, bends = found
-    return best
+        found = min((sums.solved(bends) for bends in combinations(places, number)), key=lambda one: one[1])
+        if found[1] <= _GAIN ** (number - len(best[0].bends)) * best[1]:
+            best = found
+    return best[0]
 
 
-def _solved(points: Sequence[Point], bends: tuple[float, ...]) -> tuple[Piecewise, float]:
-    """Least squares with given bends, and the squared error that is left."""
-    size = 2 + len(bends)
-    matrix = [[0.0] * (size + 1) for _ in range(size)]
-    rows = []
-    for threads, seconds, weight in points:
-        row = [1.0, threads, *[max(0.0, threads - bend) for bend in bends], seconds]
-        rows.append((row, weight))
-        for i in range(size):
-            part = weight * row[i]
-            if part:
-                line = matrix[i]
-                for j in range(i, size + 1):
-                    line[j] += part * row[j]
-    for i in range(size):
-        for j in range(i):
-            matrix[i][j] = matrix[j][i]
-    factors = _eliminated(matrix)
-    error = 0.0
-    for row, weight in rows:
-        off = row[size] - sum(factors[i] * row[i] for i in range(size))
-        error += weight * off * off
-    return Piecewise(factors[0], factors[1], tuple(zip(bends, factors[2:], strict=True))), error
+class _Sums:
+    """Sums over the points from each one on. All that least squares needs is made of them."""
+
+    def __init__(self, points: Sequence[Point]) -> None:
+        self.count = len(points)
+        self._at = [point.threads for point in points]
+        total = sum(point.weight for point in points)
+        self._mean = sum(point.weight * point.seconds for point in points) / total
+        self._weights, self._threads, self._squares = [0.0], [0.0], [0.0]
+        self._seconds, self._products = [0.0], [0.0]
+        self._spread = 0.0
+        for threads, seconds, weight in reversed(points):
+            off = seconds - self._mean  # (small numbers lose less)
+            self._weights.append(self._weights[-1] + weight)
+            self._threads.append(self._threads[-1] + weight * threads)
+            self._squares.append(self._squares[-1] + weight * threads * threads)
+            self._seconds.append(self._seconds[-1] + weight * off)
+            self._products.append(self._products[-1] + weight * threads * off)
+            self._spread += weight * off * off
+        for sums in (self._weights, self._threads, self._squares, self._seconds, self._products):
+            sums.reverse()
+        self.enough = _FLAT * self._mean * self._mean * total
+
+    def solved(self, bends: tuple[int, ...]) -> tuple[Piecewise, float]:
+        """Least squares with bends at the points of these numbers, and the squared error that is left."""
+        matrix = [
+            [self._weights[0], self._threads[0]],
+            [self._threads[0], self._squares[0]],
+        ]
+        right = [self._seconds[0], self._products[0]]
+        for number, bend in enumerate(bends):
+            where = self._at[bend]
+            weight, threads, squares = self._weights[bend], self._threads[bend], self._squares[bend]
+            row = [threads - where * weight, squares - where * threads]
+            for earlier in bends[:number]:
+                first = self._at[earlier]
+                row.append(squares - (first + where) * threads + first * where * weight)
+            for above, value in zip(matrix, row, strict=True):
+                above.append(value)
+            matrix.append([*row, squares - 2 * where * threads + where * where * weight])
+            right.append(self._products[bend] - where * self._seconds[bend])
+        factors = _eliminated([[*row, value] for row, value in zip(matrix, right, strict=True)])
+        explained = sum(factor * value for factor, value in zip(factors, right, strict=True))
+        changes = tuple((self._at[bend], factor) for bend, factor in zip(bends, factors[2:], strict=True))
+        return Piecewise(self._mean + factors[0], factors[1], changes), max(0.0, self._spread - explained)
 
 
 def _eliminated(matrix: list[list[float]]) -> list[float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _FOLLOWS = 0.3
 """How far a number goes towards the next measurement."""
 _JUMP = 1.5
@@ -17,20 +19,22 @@ class Steady:
 
     def __init__(self) -> None:
         self.value = -1.0
-        self._far = 0.0
+        self._far: float | None = None
 
     def feed(self, measured: float) -> float:
-        """Another measurement; what to go by now."""
+        """Another measurement; what to go by now. What cannot be one is left out."""
+        if not 0 <= measured < math.inf:
+            return max(0.0, self.value)
         if self.value < 0:
             self.value = measured
         elif self._near(measured, self.value):
             self.value += _FOLLOWS * (measured - self.value)
-            self._far = 0.0
-        elif self._far and (measured > self.value) == (self._far > self.value):
+            self._far = None
+        elif self._far is not None and (measured > self.value) == (self._far > self.value):
             self.value = (measured + self._far) / 2 if self._near(measured, self._far) else measured
-            self._far = 0.0
+            self._far = None
         else:
-            self._far = measured or 1e-12
+            self._far = measured
         return self.value
 
     @staticmethod
@@ -67,7 +71,3 @@ class Mover:
             self._way = way
         self.now = value
         return value
-
-    def move(self, goal: int) -> int:
-        """Moves it there if that may be done at this look."""
-        return self.put(self.allowed(goal))

@@ -172,12 +172,13 @@ class Gate:
         """The read that a fetching thread has been in for longest."""
         return min(list(self._own.values()), key=lambda own: own.begun, default=None)
 
+    def allowed(self) -> int:
+        """Reads that this worker may have under way; 0: as many as are of use."""
+        return self._exactly or (0 if self._most is None else self._most())
+
     def narrowed(self, width: int) -> int:
         """Reads at once, of so many that would be of use."""
-        if self._exactly:
-            return self._exactly
-        most = 0 if self._most is None else self._most()
-        return min(width, most) if most else width
+        return self._exactly or min(width, self.allowed() or width)
 
     def stop(self) -> None:
         """No more orders are claimed, and whoever waits for storage stops waiting."""

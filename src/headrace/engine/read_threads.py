@@ -38,7 +38,12 @@ class ReadThreads:
         self._running = self._idle = self._lost = 0
         self._most: int | None = None
         """How many threads may run; None: none was needed yet."""
+        self._allowed = WIDEST
         self._closed = False
+
+    def allow(self, reads: int) -> None:
+        """So many reads may run at once from now on; those beyond it that run come to their end."""
+        self._allowed = reads
 
     def submit(self, turn: int, job: Job) -> bool:
         """Have a job done, those of lower turns first; False: there is no thread, and none can be started."""
@@ -54,7 +59,8 @@ class ReadThreads:
     def _start(self) -> None:
         if self._most is None:
             self._most = thread_room(max(WIDEST, environment.reads()))
-        if self._running >= self._most + self._lost or (self._lost and not thread_room(1)):
+        most = min(self._most, self._allowed)
+        if self._running >= most + self._lost or (self._lost and not thread_room(1)):
             return
         try:
             threading.Thread(target=self._run, name="headrace-fetch", daemon=True).start()
@@ -67,6 +73,9 @@ class ReadThreads:
         while True:
             with self._ready:
                 heard = True
+                if self._running > self._allowed + self._lost:
+                    self._running -= 1
+                    return
                 while not self._jobs:
                     if self._closed or not heard or self._running > (self._most or 0) + self._lost:
                         self._running -= 1

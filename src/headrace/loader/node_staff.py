@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import math
+import os
 import time
 
 from headrace.coordinate.coordinator import Batch
+from headrace.core import environment
 from headrace.core.memory import usable_cpus
 from headrace.engine.seat import Seat
 from headrace.host.base import Host
@@ -19,12 +23,15 @@ _READS, _READS_PER_CPU = 256, 32
 _FEW = 4
 """Samples that have to be seen before anything is said of them."""
 
+_loaders = itertools.count()
+
 
 class NodeStaff:
     """The seat of a session, if it has one."""
 
-    def __init__(self, seat: Seat | None) -> None:
+    def __init__(self, seat: Seat | None, world_size: int = 1) -> None:
         self.seat = seat
+        self._job = _job_number(world_size)
         self._looked = time.perf_counter()
         self._sums = Spent()
         self._waited = self._cpu = 0.0
@@ -77,6 +84,7 @@ class NodeStaff:
                 waited / batches,
                 max(0.0, prepared - fetched),
                 fetched,
+                self._job,
             ]
         )
 
@@ -106,7 +114,7 @@ class NodeStaff:
 
 def _needs(said: list[float]) -> RankNeeds:
     """What a rank has said; see ``NodeStaff._say``."""
-    _, waiting, size, read, read_cpu, prepare, batch, train, waited, own, storage = said[:11]
+    _, waiting, size, read, read_cpu, prepare, batch, train, waited, own, storage, job = said[:12]
     return RankNeeds(
         waiting=waiting,
         sample_bytes=size,
@@ -117,4 +125,15 @@ def _needs(said: list[float]) -> RankNeeds:
         train_seconds=train,
         waited=waited,
         rows=PerLevel(own=own, storage=storage),
+        job=int(job),
     )
+
+
+def _job_number(world_size: int) -> int:
+    """What the ranks of one job have in common, and, most likely, nobody else has. They keep step with each other."""
+    known = (
+        [*environment.launch(), str(os.getppid())]
+        if world_size > 1
+        else [str(os.getpid()), str(next(_loaders))]
+    )
+    return int.from_bytes(hashlib.sha256("|".join(known).encode()).digest()[:5], "big")

@@ -61,7 +61,7 @@ class RecipeSession(Hosted):
         program = compile_recipe(recipe, caches_decoded=self.caches_decoded)
         layout = program.layout if self.collator is None else None
         parts = HostParts.build(len(recipe.source), {**budgets, Form.AUGMENTED: 0})
-        self._node = NodeStaff(self._staffing.take_seat())
+        self._node = NodeStaff(self._staffing.take_seat(), spec.options.world_size)
         task = self._task(spec, parts, layout, seed)
         try:
             self.host = self._make_host(spec, parts, orders, task, program)

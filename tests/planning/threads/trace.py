@@ -2,8 +2,8 @@
 
 A file has one JSON object in each line. The first describes the run: ``format`` (1), ``what`` (a sentence), ``node``
 (the fields of `Node`), and ``most_turns``: how often a number may go the other way than before, at most. Each other
-line is what was measured before one decision: ``needs``, the fields of `RankNeeds` by the rank's number, ``rows`` as
-a list. A line may also have a ``node``, which holds from there on.
+line is what was measured before one decision: ``needs``, the fields of `RankNeeds` by the rank's number (``rows``: a
+list). A line may also have a ``node``, which holds from there on.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ _TAU = 0.05
 _ROOM, _LACK = 0.6, 0.75
 """The limit of preparing threads is raised when there is room for so much more, and lowered when there is so much
 less: whole threads do not follow every rounding."""
-_SAME = _PROMISE - 1
+_SAME, _BURNT_SAME = _PROMISE - 1, 0.15
+"""Shares of the limit, and of what reads burn, by which the limit may be off and is not moved."""
 _STEP = 8
 """Preparing threads are given to fetching, and back, one at a time; where there are many CPUs, this part of them."""
 
@@ -129,6 +130,8 @@ class StaffController:
         self.loading = loading if loading is not None else LoadingTime()
         self._ranks: dict[int, _Rank] = {}
         self._limit = Mover()
+        self._base = 0
+        """The limit of preparing threads, but for rounding to what makes ranks equal."""
         self._peak = 0
         self._reading = 1.0
         """Reads at once, as far as they were needed."""
@@ -241,16 +244,16 @@ class StaffController:
     def _move_limit(self, works: Sequence[float], room: float, peak: int, cpus: int) -> int:
         """Lobster's step 2: what fetching needs of the CPUs, preparing gives up, and takes back when it is short.
         (The peak is not for such care: it is never exceeded.)"""
-        now, wanted = self._limit.now, min(peak, room)
-        goal = max(1, min(cpus, math.floor(wanted + 0.5)))
-        if now:
-            # What is measured is off by some share, of what is burnt, too, and that may be far more than is left.
-            off = _SAME * max(now, cpus - room)
-            enough = now >= min(len(works), peak) and worst(works, evenly(works, now)) <= _PROMISE
-            fits = min(now, sum(works)) <= room + max(_LACK, off)
-            if (wanted >= now and (enough or wanted <= now + max(_ROOM, off))) or (wanted < now and fits):
-                goal = now
-        goal = whole(works, goal, peak)
+        now, base, wanted = self._limit.now, self._base, min(peak, room)
+        # What is measured is off by some share: of what is burnt, too, and that may be far more than what is left.
+        off = max(_SAME * base, _BURNT_SAME * min(cpus, cpus - room))
+        if not (base and base - max(_LACK, off) <= wanted <= base + max(_ROOM, off)):
+            base = math.floor(wanted + 0.5)
+        base = self._base = max(1, min(base, peak))
+        goal = whole(works, base, peak)
+        if base < now <= min(peak, base + len(works)) and worst(works, evenly(works, base)) > 1:
+            most = _PROMISE * max(1.0, worst(works, evenly(works, goal)))
+            goal = now if worst(works, evenly(works, now)) <= most else goal
         if not now:
             return self._limit.put(goal)
         step = max(1, cpus // _STEP)

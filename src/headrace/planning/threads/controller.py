@@ -34,6 +34,8 @@ _ROOM, _LACK = 0.6, 0.75
 less: whole threads do not follow every rounding."""
 _SAME, _BURNT_SAME = _PROMISE - 1, 0.15
 """Shares of the limit, and of what reads burn, by which the limit may be off and is not moved."""
+_LEFT = 0.25
+"""Less of a CPU than this is not worth a thread of its own; more is, and the system divides it."""
 _STEP = 8
 """Preparing threads are given to fetching, and back, one at a time; where there are many CPUs, this part of them."""
 
@@ -248,7 +250,7 @@ class StaffController:
         # What is measured is off by some share: of what is burnt, too, and that may be far more than what is left.
         off = max(_SAME * base, _BURNT_SAME * min(cpus, cpus - room))
         if not (base and base - max(_LACK, off) <= wanted <= base + max(_ROOM, off)):
-            base = math.floor(wanted + 0.5)
+            base = math.ceil(wanted - _LEFT)
         base = self._base = max(1, min(base, peak))
         goal = whole(works, base, peak)
         if base < now <= min(peak, base + len(works)) and worst(works, evenly(works, base)) > 1:

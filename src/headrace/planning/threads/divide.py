@@ -50,7 +50,7 @@ def least_threads(
     """The least number of threads, 1 to ``most``, with which ``time`` is at most ``target`` + ``tau``.
 
     Lobster's inner search: halving between two bounds, upwards while it takes too long and downwards while it does
-    not. Where no number suffices, the one that comes nearest, and the least of those.
+    not. Where no number suffices, one that comes nearest.
     """
     low, high = 1, max(1, most)
     now = min(max(low, start), high)

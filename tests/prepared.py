@@ -34,7 +34,7 @@ class Script:
             "environment": {**environment, **paths},
             "directory": os.getcwd(),
         }
-        socket.send_fds(_connect(), [json.dumps(order).encode()], [theirs for _, theirs in pipes])
+        socket.send_fds(connect(), [json.dumps(order).encode()], [theirs for _, theirs in pipes])
         for _, theirs in pipes:
             os.close(theirs)
         self.stdout: IO[str] = os.fdopen(pipes[0][0])
@@ -96,7 +96,7 @@ def run(path: Path, *arguments: str, timeout: float = 100) -> subprocess.Complet
     return subprocess.CompletedProcess([str(path)], script.wait(), out, err)
 
 
-def _connect() -> socket.socket:
+def connect() -> socket.socket:
     """The interpreter of this process. It ends when this one does, and is no child of it: some tests count those."""
     global _interpreter
     if _interpreter is None:

@@ -63,10 +63,14 @@ PRINTS = {
         f"{sampling}: each sample once an epoch: True"
         for sampling in ("uniform", "opportunistic", "dependent", "auto")
     ],
+    "12_torchrun": [
+        "start 0: epoch 0, step 0\nepoch 0: each sample once: True\n"
+        "start 1: epoch 1, step 6\nepoch 1: each sample once: True\nepoch 2: each sample once: True",
+    ],
 }
 
 
-ALONE = {"07_distributed", "10_share"}
+ALONE = {"07_distributed", "10_share", "12_torchrun"}
 """Start processes that import the main script, so it has to be one."""
 
 TOGETHER = """

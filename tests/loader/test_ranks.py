@@ -5,8 +5,10 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import TensorDataset
 
 import headrace as hr
 from tests.loader.helpers import Squares, flat, recipe, targets
@@ -67,6 +69,21 @@ def test_a_torch_dataset_is_not_shared_out_by_the_environment(monkeypatch):
 def test_ranks_agree_without_a_seed():
     shares = [share(rank, 2, seed=None) for rank in range(2)]
     assert Counter(flat(flat(shares))) == Counter(range(40))
+
+
+def test_ranks_agree_over_a_torch_dataset_whatever_each_seeded_torch_with():
+    """As training scripts do, so that ranks augment differently."""
+    epochs = [Counter(), Counter()]
+    orders = []
+    for rank in range(2):
+        torch.manual_seed(rank)
+        dataset = TensorDataset(torch.arange(41))
+        loader = hr.DataLoader(dataset, batch_size=4, shuffle=True, rank=rank, world_size=2)
+        for got in epochs:
+            orders.append([batch.tolist() for (batch,) in loader])
+            got.update(flat(orders[-1]))
+    assert epochs == [Counter(range(41))] * 2
+    assert orders[0] != orders[1]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch.utils.data import BatchSampler
 
 from headrace.coordinate.coordinator import Draws, Later
+from headrace.loader.divided import division_of, rest_of, whole_order
 from headrace.loader.own_order import pass_on, told_by
 from headrace.loader.repeats import Repeats
 from headrace.loader.state import SamplerMark, pack_generator, set_generator, unpack_generator
@@ -76,12 +77,15 @@ class SamplerDraws:
         if resume.epoch is not None:
             pass_on(resume.epoch, self._owner)
         self._told = max(map(int, told_by(self._owner)), default=None)
+        self._division, self._passed = division_of(sampler, batched=batched), resume.passed
+        self._base = position - resume.since
+        """Without states: batches of the epoch before those that are passed over."""
         self._first = between_epochs(self._owner)
         users = torch.get_rng_state()
         if resume.torch is not None:
             torch.set_rng_state(unpack_generator(resume.torch))
         start = torch.get_rng_state()
-        self._keys = iter(self._owner)
+        self._keys = self._begin(size)
         if not torch.equal(torch.get_rng_state(), start):
             self._rng, self._started = start, True
         load(self._keys, resume.iterator, "sampler's iterator")
@@ -104,6 +108,15 @@ class SamplerDraws:
             torch.set_rng_state(users)
         if self._stateful and self._snapshots is not None:
             self._marks.append((self._step, dumps(self._states())))
+
+    def _begin(self, size: int | None) -> Iterator[Any]:
+        """The sampler's keys, of which other ranks may have been given some."""
+        if not self._passed or self._division is None or self._division.sampler is None:
+            return iter(self._owner)
+        order = whole_order(self._owner)
+        if size is not None:
+            self._repeats.count(_indices(order[: self._passed], size))
+        return rest_of(self._owner, order, self._passed)
 
     def _finish(self, mark: SamplerMark) -> None:
         """Bring the sampler to where an epoch that ended has left it."""
@@ -153,12 +166,19 @@ class SamplerDraws:
 
     def mark(self, position: int) -> SamplerMark:
         """Where the sampler is after ``position`` batches; more may have been drawn."""
-        if position == 0:
+        if position == 0 and not self._passed:
             return self._first
         if not self._stateful:
             start = None if self._rng is None else pack_generator(self._rng)
+            division = self._division
             return SamplerMark(
-                since=position, generators=self._first.generators, torch=start, epoch=self._told
+                since=position - self._base,
+                generators=self._first.generators,
+                torch=start,
+                epoch=self._told,
+                ranks=None if division is None else division.ranks,
+                batch_size=0 if division is None else division.batch_size,
+                passed=self._passed,
             )
         self.delivered(position)
         times = self._times()

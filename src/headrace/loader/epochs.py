@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 from headrace.core.interrupts import held
 from headrace.loader.choose_session import choose_session
 from headrace.loader.dataset_sessions import AssignedSession
+from headrace.loader.divided import divide_anew, division_of
 from headrace.loader.hearing import Hearing
 from headrace.loader.inline_sessions import InlineIterableSession
 from headrace.loader.observer import Observer
@@ -268,16 +269,17 @@ class Epochs:
     def go_on(self, spec: LoaderSpec, state: dict[str, Any]) -> None:
         """Let the next iteration go on from ``state``."""
         ordering = Ordering(spec)
-        self._progress.load(
-            read_state(
-                state,
-                sampling=ordering.sampling,
-                size=ordering.size,
-                workers=spec.work.workers,
-                shuffle=spec.order.shuffle,
-                step=ordering.step,
-            )
+        loaded = read_state(
+            state,
+            sampling=ordering.sampling,
+            size=ordering.size,
+            workers=spec.work.workers,
+            shuffle=spec.order.shuffle,
+            step=ordering.step,
         )
+        if loaded.sampler is not None:
+            divide_anew(loaded, division_of(spec.order.keys, batched=spec.batches.batched))
+        self._progress.load(loaded)
 
     def stats(self, spec: LoaderSpec) -> Stats:
         """The loader's numbers; once there is no session, as the last one left them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch.utils import data as torch_data
@@ -142,6 +142,10 @@ def read_spec(
         unknown="; ".join(setup.native.own),
         **{**setup.own, "share": wants_sharing(setup.own["share"], data.recipe is not None)},
     )
+    alone = options.world_size == 1 or data.described or not shuffled
+    if options.seed is None and not alone and order.generator is None:
+        # Ranks must agree without talking, whatever each of them seeded torch with.
+        options = replace(options, seed=0)
     if order.skips_alone and options.share and setup.own["sampling"] != "uniform":
         raise OptionError(SKIPS)
     # (the batches of a trainer that divides nothing say what they are)

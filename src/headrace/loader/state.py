@@ -76,6 +76,12 @@ class SamplerMark(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """The same of torch's global generator, if the sampler draws from it."""
     times: str | None = None
     """A sampler with states, over a recipe: how often it has named each sample that was delivered."""
+    ranks: int | None = None
+    """A sampler without states that divides its order among ranks: their number,"""
+    batch_size: int = 0
+    """and the samples of a batch, where that is known (``divided.py``)."""
+    passed: int = 0
+    """Samples of the order of all ranks that other ranks were given before those batches, or in other batches."""
 
     def plain(self) -> dict[str, Any]:
         """As a dict."""

@@ -41,7 +41,7 @@ class RanksBench:
         self.parts = [part for part in PARTS if not args.only or part in args.only]
         self.ranks: list[int] | None = args.ranks or None
         self.partly = bool(args.only or args.ranks or args.contender)
-        self.node = Node(args.patience, args.photos)
+        self.node = Node(args.patience, args.photos, args.batch)
         self.names = [
             entry.name
             for entry in ENTRIES
@@ -198,6 +198,7 @@ def main() -> None:
     parser.add_argument(
         "--photos", type=Path, help="a folder of class folders (default: the benchmarks' own)"
     )
+    parser.add_argument("--batch", type=int, help="of a rank (default: 32, more with more than four CPUs)")
     parser.add_argument(
         "--patience", type=float, default=20, help="seconds to wait for an idle machine per run"
     )

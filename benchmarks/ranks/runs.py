@@ -37,9 +37,9 @@ _CALIBRATED = 60
 class Node:
     """The machine with its pictures: runs ranks on it, one set-up after the other."""
 
-    def __init__(self, patience_s: float, photos: Path | None) -> None:
+    def __init__(self, patience_s: float, photos: Path | None, batch: int | None = None) -> None:
         self.cpus = len(os.sched_getaffinity(0))
-        self.batch = max(32, min(128, 8 * self.cpus))
+        self.batch = batch or max(32, min(128, 8 * self.cpus))
         """Of a rank. With many CPUs steps of small batches would be too short for their parts to be told apart."""
         self.missing: dict[str, str] = {}
         self._patience_s, self._photos = patience_s, photos

@@ -79,6 +79,8 @@ def steadiness(case: str, ours: Sequence[Run | None], theirs: Sequence[Run | Non
     torch = median(theirs, "p99_over_p50")
     mine = [run["p99_over_p50"] for run in ours if run is not None]
     made = target(f"{case}: p99 of step time over p50", mine, "<=", STEADY, note)
+    # A value above it that counts as met must not look as if it were below.
+    made = replace(made, target=f"{made.target} if torch > {UNSTEADY:g}")
     if torch is None:
         return made
     said = f"torch: {torch:.1f}"

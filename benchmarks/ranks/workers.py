@@ -44,7 +44,7 @@ class WorkersBench:
         self.ranks: tuple[int, ...] = tuple(args.ranks) or RANKS
         self.partly = bool(args.only or args.ranks)
         self.seconds = SECONDS / (2 if self.quick else 1)
-        self.node = Node(args.patience, args.photos)
+        self.node = Node(args.patience, args.photos, args.batch)
         self.found: dict[str, tuple[int, Runs]] = {}
         self.costs: dict[int, dict[str, float]] = {}
 
@@ -154,6 +154,7 @@ def main() -> None:
     parser.add_argument(
         "--photos", type=Path, help="a folder of class folders (default: the benchmarks' own)"
     )
+    parser.add_argument("--batch", type=int, help="of a rank (default: 32, more with more than four CPUs)")
     parser.add_argument(
         "--patience", type=float, default=20, help="seconds to wait for an idle machine per run"
     )

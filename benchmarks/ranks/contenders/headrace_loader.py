@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import headrace as hr
 from headrace import DataLoader
 
-MOST = ("preparing_most", "most_preparing")
+MOST = ("preparing_most",)
 """Fields of ``loader.stats()`` that may say how many threads prepared at once on the node, at most."""
 
 

@@ -139,6 +139,11 @@ class RecipeSession(Hosted):
         return self._staffing.now
 
     @property
+    def preparing_most(self) -> int:
+        """Threads that prepared at once on this machine, at most, where they had to take turns."""
+        return 0 if self._node.seat is None else self._node.seat.most
+
+    @property
     def layout(self) -> RowLayout | None:
         """How rows lie, once that is known."""
         return None if self._rows is None else self._rows.layout

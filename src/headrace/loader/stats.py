@@ -9,6 +9,7 @@ import msgspec
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.sizes import show_size
 from headrace.host.base import Host
+from headrace.loader.dataset_sessions import ObjectSession
 from headrace.loader.progress import Progress
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import ErrorBook, Session
@@ -44,6 +45,9 @@ class Stats(msgspec.Struct, frozen=True):
     """For which fetched bytes waited to be prepared: the CPU is the short stage."""
     wait_turn: float = 0.0
     """For which preparing waited for its turn on a machine whose CPUs others needed sooner."""
+    preparing_most: int = 0
+    """Threads that prepared at once on this machine, over all ranks and jobs, at most; 0: there were never more than
+    could."""
     fetched_samples: int = 0
     fetched_bytes: int = 0
     decoded: int = 0
@@ -158,6 +162,9 @@ def take_stats(
     }
     if isinstance(session, RecipeSession) and spec.work.workers:
         mine["workers"], mine["threads"] = session.workers
+        mine["preparing_most"] = session.preparing_most
+    elif isinstance(session, ObjectSession):
+        mine["workers"] = session.processes
     host = getattr(session, "host", None)
     return Stats(**mine) if host is None else _of_host(host, mine)
 

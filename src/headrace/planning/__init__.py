@@ -1,6 +1,7 @@
 """Decisions about resources: how the cache is split, how many processes and threads prepare. Pure."""
 
 from headrace.planning.advice import Advice, advise, curve
+from headrace.planning.ahead import Ahead, most_ahead_of_need
 from headrace.planning.depth import Depth, deepen
 from headrace.planning.idling import IdlePause, fetched_ahead
 from headrace.planning.measured import Means, Measured, Spent
@@ -17,6 +18,7 @@ from headrace.planning.terms import Terms
 __all__ = [
     "LOOK_EVERY",
     "Advice",
+    "Ahead",
     "Curve",
     "Depth",
     "IdlePause",
@@ -36,6 +38,7 @@ __all__ = [
     "deepen",
     "fetched_ahead",
     "most_ahead",
+    "most_ahead_of_need",
     "reconsider",
     "rows_per_order",
     "search",

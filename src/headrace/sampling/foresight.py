@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.core.dues import FAR
 from headrace.sampling.draw import Draw
-from headrace.sampling.known_order import KnownOrder
+from headrace.sampling.known_order import KnownOrder, Uses
 from headrace.sampling.next_uses import Ids, NextUses
 
 _AT_ONCE = 2
@@ -41,10 +41,9 @@ def epochs_worth_knowing(share: float, part: float) -> int:
 class Foresight:
     """The next uses of a job's samples by some of its ranks."""
 
-    def __init__(self, known: KnownOrder, ranks: Sequence[int], *, ordered: bool = False) -> None:
-        """``ordered``: see ``NextUses``."""
+    def __init__(self, known: KnownOrder, ranks: Sequence[int]) -> None:
         self.known, self.ranks = known, tuple(ranks)
-        self.next_uses = NextUses(known.size, ordered=ordered)
+        self.next_uses = NextUses(known.size)
         self.epochs = 2
         """To be known, with the present one."""
         self.epoch: int | None = None
@@ -59,6 +58,11 @@ class Foresight:
     def when(self, epoch: int, step: int = 0) -> int:
         """The time of a step, as ``due`` has it."""
         return (epoch - self._first) * self.known.steps + step
+
+    def uses(self, epoch: int, ranks: Sequence[int], position: int = 0) -> Uses:
+        """What some ranks use in an epoch, and when."""
+        samples, steps = self.known.uses(epoch, ranks, position)
+        return samples, steps + np.int32(self.when(epoch))
 
     def follow(self, drawn: Draw) -> Ids:
         """A batch is drawn for one of the ranks. Returns the samples of which something else is known now; of the
@@ -90,8 +94,9 @@ class Foresight:
             self._first = epoch
             changed.append(np.arange(self.known.size))
         self.epoch = epoch
-        for number in range(epoch, epoch + max(2, min(self.epochs, len(uses) + _AT_ONCE))):
-            if number not in uses and self.when(number + 1) < FAR:
-                samples, steps = self.known.uses(number, self.ranks, position if number == epoch else 0)
-                changed.append(uses.add(number, samples, steps + np.int32(self.when(number))))
+        horizon = epoch + max(2, min(self.epochs, len(uses) + _AT_ONCE))
+        for number in [one for one in range(epoch, horizon) if one not in uses]:
+            if self.when(number + 1) < FAR:
+                samples, whens = self.uses(number, self.ranks, position if number == epoch else 0)
+                changed.append(uses.add(number, samples, whens))
         return np.concatenate(changed)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,27 +14,18 @@ _DENSE = 2
 """An epoch that uses one in so many samples or more is kept as a table of all of them."""
 
 
-@dataclass(frozen=True)
-class Stretch:
-    """The uses of one epoch in the order of time."""
-
-    samples: NDArray[np.int32]
-    whens: Whens
-
-
 class _Epoch:
     """The uses of one epoch by sample."""
 
-    def __init__(self, size: int, uses: Stretch, *, ordered: bool) -> None:
-        self.uses = uses if ordered else None
+    def __init__(self, size: int, samples: NDArray[np.int32], whens: Whens) -> None:
         self._table: Whens | None = None
-        if _DENSE * len(uses.samples) >= size:
-            self.samples = uses.samples
+        if _DENSE * len(samples) >= size:
+            self.samples = samples
             self._table = np.full(size, FAR, np.int32)
-            self._table[uses.samples] = uses.whens
+            self._table[samples] = whens
         else:
-            sorting = np.argsort(uses.samples, kind="stable")
-            self.samples, self._whens = uses.samples[sorting], uses.whens[sorting]
+            sorting = np.argsort(samples, kind="stable")
+            self.samples, self._whens = samples[sorting], whens[sorting]
 
     def of(self, samples: Ids) -> Whens:
         """When each of ``samples`` is used in it; ``FAR``: it is not."""
@@ -56,11 +45,9 @@ class NextUses:
     used twice, as it may be at the very end of an epoch, the second use is as good as missed.)
     """
 
-    def __init__(self, size: int, *, ordered: bool = False) -> None:
-        """``ordered``: the uses are kept in the order of time, too (``stretch``)."""
+    def __init__(self, size: int) -> None:
         self.due = np.full(size, FAR, np.int32)
         """When each sample is used next."""
-        self._ordered = ordered
         self._epochs: dict[int, _Epoch] = {}
 
     def __contains__(self, epoch: int) -> bool:
@@ -72,17 +59,12 @@ class NextUses:
 
     def add(self, epoch: int, samples: NDArray[np.int32], whens: Whens) -> Ids:
         """The uses of one more epoch, after all that are known. Returns the samples whose next use is one of them."""
-        self._epochs[epoch] = _Epoch(len(self.due), Stretch(samples, whens), ordered=self._ordered)
+        self._epochs[epoch] = _Epoch(len(self.due), samples, whens)
         fresh = self.due[samples] == FAR
         found = samples[fresh]
         self.due[found] = whens[fresh]
         made: Ids = found.astype(np.int64)
         return made
-
-    def stretch(self, epoch: int) -> Stretch | None:
-        """The uses of an epoch in the order of time, where they are known and kept."""
-        known = self._epochs.get(epoch)
-        return None if known is None else known.uses
 
     def use(self, epoch: int, samples: Ids) -> None:
         """Samples are used in an epoch: the next use of each is in a later one."""

@@ -46,7 +46,7 @@ GEOMETRIES = {
 
 
 @given(**GEOMETRIES, data=st.data())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 def test_uses_are_what_the_ranks_draw(
     size: int, batch: int, world: int, drop_last: bool, position: int, data: st.DataObject
 ) -> None:
@@ -85,7 +85,9 @@ def test_the_next_use_is_that_of_a_walk_through_the_epochs_to_come(
             foresight.follow(drawn)
             rest = [(epoch, one) for one in draws[place + 1 :]]
             last = epoch + len(foresight.next_uses) - 1
-            rest += [(later, one) for later in range(epoch + 1, last + 1) for one in epoch_of(known, 0, later)]
+            rest += [
+                (later, one) for later in range(epoch + 1, last + 1) for one in epoch_of(known, 0, later)
+            ]
             due: dict[int, int] = {}
             for number, one in rest:
                 for sample in one.indices.tolist():

@@ -29,14 +29,16 @@ class Ahead:
     """Chooses what to fetch ahead. Every use is looked at once, so a choice costs as much as it finds.
 
     What it chooses is needed sooner than all that was not chosen; whether that is sooner than what has to go for it
-    is for the cache to say, which takes it in or not. What was there when it was looked at is not chosen again: it is
-    needed so soon that nothing is evicted for it that is needed later.
+    is for the cache to say, which takes it in or not (``refused``). What was there when it was looked at is not
+    chosen: it is needed so soon that it does not go for anything that is needed later.
     """
 
     def __init__(self, most: int) -> None:
         """``most``: samples that may have been fetched ahead and not used yet."""
         self.most = most
         self._waiting: set[int] = set()
+        self._refused: dict[int, None] = {}
+        """Chosen in vain; they are the next to be chosen."""
         self._stretches: list[Stretch] = []
         self._at = 0
         self.looked = 0
@@ -49,11 +51,20 @@ class Ahead:
     def restart(self) -> None:
         """What was known is not true any more."""
         self._stretches.clear()
+        self._refused.clear()
         self._at = 0
 
     def used(self, samples: list[int]) -> None:
-        """Samples were used, or are not to be had: they are no longer ahead of need."""
+        """Samples were used: they are no longer ahead of need."""
         self._waiting.difference_update(samples)
+        if self._refused:
+            for sample in samples:
+                self._refused.pop(sample, None)
+
+    def refused(self, samples: list[int]) -> None:
+        """There was no room for these, which had been chosen. They come first the next time."""
+        self._waiting.difference_update(samples)
+        self._refused.update(dict.fromkeys(samples))
 
     @property
     def waiting(self) -> int:
@@ -66,7 +77,10 @@ class Ahead:
         ``there``: which of some samples are cached or on their way.
         """
         wanted = min(wanted, self.most - len(self._waiting))
-        chosen: list[int] = []
+        waiting, chosen = self._waiting, list(self._refused)[: max(0, wanted)]
+        for sample in chosen:
+            del self._refused[sample]
+        waiting.update(chosen)
         while self._stretches and len(chosen) < wanted:
             samples, whens = self._stretches[0]
             if self._at < len(whens) and whens[self._at] <= now:
@@ -75,12 +89,16 @@ class Ahead:
                 del self._stretches[0]
                 self._at = 0
                 continue
-            left = wanted - len(chosen)
-            some = samples[self._at : self._at + max(_LOOK, 2 * left)].astype(np.int64)
-            missing = np.flatnonzero(~there(some))[:left]
-            chosen += some[missing].tolist()
-            seen = int(missing[-1]) + 1 if len(chosen) == wanted else len(some)
+            some = samples[self._at : self._at + max(_LOOK, 2 * (wanted - len(chosen)))].astype(np.int64)
+            seen = len(some)
+            for place in np.flatnonzero(~there(some)).tolist():
+                sample = int(some[place])
+                if sample not in waiting:  # (it may be used twice before long)
+                    waiting.add(sample)
+                    chosen.append(sample)
+                    if len(chosen) == wanted:
+                        seen = place + 1
+                        break
             self._at += seen
             self.looked += seen
-        self._waiting.update(chosen)
         return np.array(chosen, np.int64)

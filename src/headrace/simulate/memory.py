@@ -151,7 +151,7 @@ class Memory:
                 ],
                 np.bool_,
             )
-            here.ahead.used(chosen[~taken].tolist())
+            here.ahead.refused(chosen[~taken].tolist())
             if not taken.any():
                 return
             coming, peers = chosen[taken], int(np.count_nonzero(at_peers[taken]))

@@ -204,7 +204,7 @@ class Directory:
             if known.geometry.world_size < 2 or known.size >= MOST_SAMPLES or self.size != known.size:
                 return
             foresight = self._foresight = Foresight(known, [known.geometry.rank])
-            self.pool.foresee(foresight.next_uses.due)
+            self.pool.foresee(foresight.next_uses.due, foresight.grain)
         if drawn.epoch != foresight.epoch:
             foresight.epochs = epochs_worth_knowing(1 / known.geometry.world_size, self._part())
         changed = foresight.follow(drawn)
@@ -226,7 +226,7 @@ class Directory:
         """How soon samples are needed again, as far as that is known."""
         if self._foresight is None or self._foresight.blind:
             return [0] * len(ids)
-        near: list[int] = nearness(self._foresight.next_uses.due[ids]).tolist()
+        near: list[int] = nearness(self._foresight.next_uses.due[ids], self._foresight.grain).tolist()
         return near
 
     def _keep(self, opened: _Open, forms: NDArray[np.uint8]) -> None:

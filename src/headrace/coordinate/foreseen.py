@@ -26,12 +26,13 @@ class ForeseenVictims(Victims):
         worths: Worths,
         tier: Tier,
         due: NDArray[np.int32],
+        grain: int,
         *,
         alone: bool,
     ) -> None:
-        """``due``: when each sample is needed next. See ``Victims``."""
+        """``due``: when each sample is needed next. ``grain``: see ``FarthestFirst``; the others: ``Victims``."""
         super().__init__(shelves, parts, worths, tier, alone=alone)
-        self._due = due
+        self._due, self._grain = due, grain
         self._farthest: dict[Shelf, FarthestFirst] = {}
 
     def may_go(self, shelf: Shelf, samples: Iterable[int]) -> None:
@@ -47,7 +48,7 @@ class ForeseenVictims(Victims):
             def may_go(sample: int) -> bool:
                 return sample in shelf and not shelf.busy.get(sample) and self._has(shelf, sample)
 
-            order = self._farthest[shelf] = FarthestFirst(self._due, may_go)
+            order = self._farthest[shelf] = FarthestFirst(self._due, may_go, self._grain)
         return order
 
     def refuses(self, limited: Part | None, worth: float) -> bool:
@@ -67,7 +68,7 @@ class ForeseenVictims(Victims):
             found = self._order_of(shelf).farthest()
             if found is not None and (best is None or found[1] > best[0]):
                 best = found[1], shelf, found[0]
-        if best is None or (not due and worth <= nearness_of(best[0])):
+        if best is None or (not due and worth <= nearness_of(best[0], self._grain)):
             return None
         _, shelf, sample = best
         self._order_of(shelf).drop()

@@ -43,11 +43,12 @@ class Pool:
         self._rooms = tuple(self.rooms.values())
         self._only = self._rooms[0] if len(spans) == 1 else None
 
-    def foresee(self, due: NDArray[np.int32]) -> None:
-        """When each sample is needed next is known from now on, and kept up to date in ``due``."""
-        self.worths.foresee(due)
+    def foresee(self, due: NDArray[np.int32], grain: int = 1) -> None:
+        """When each sample is needed next is known from now on, and kept up to date in ``due``. ``grain``: times that
+        differ by less count as one."""
+        self.worths.foresee(due, grain)
         for room in self._rooms:
-            room.foresee(due)
+            room.foresee(due, grain)
         for shelf in self.shelves.values():
             self.may_go(shelf, shelf.cached.ids().tolist())
 

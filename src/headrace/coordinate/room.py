@@ -40,10 +40,10 @@ class Room:
         self._blocks = Blocks(space)
         self.victims: Victims = Victims(shelves, self.parts, worths, tier, alone=alone)
 
-    def foresee(self, due: NDArray[np.int32]) -> None:
+    def foresee(self, due: NDArray[np.int32], grain: int) -> None:
         """From now on victims are found by their next use."""
         self.victims = ForeseenVictims(
-            self._shelves, self.parts, self._worths, self.tier, due, alone=self._alone
+            self._shelves, self.parts, self._worths, self.tier, due, grain, alone=self._alone
         )
 
     def may_go(self, shelf: Shelf, samples: Iterable[int]) -> None:

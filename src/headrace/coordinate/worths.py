@@ -28,10 +28,10 @@ class Worths:
         self._needs, self._savings = needs, savings
         self._newcomers: dict[tuple[Form, float, int, int, int], float] = {}
 
-    def foresee(self, due: NDArray[np.int32]) -> None:
+    def foresee(self, due: NDArray[np.int32], grain: int) -> None:
         """From now on what counts is when a sample is needed next."""
         self.eviction = Reuse()
-        self._needs = lambda _, ids: nearness(due[ids])
+        self._needs = lambda _, ids: nearness(due[ids], grain)
         self._newcomers.clear()
 
     def newcomer(self, shelf: Shelf, tier: Tier, nbytes: int, needs: int, jobs: int) -> float:

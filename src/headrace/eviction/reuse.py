@@ -17,14 +17,14 @@ _SPARE = 1024
 """Entries that may be out of date before the order of victims is made anew."""
 
 
-def nearness_of(due: int) -> int:
-    """How soon a sample is needed, as ``Reuse`` has it; 0: nobody knows."""
-    return FAR - due
+def nearness_of(due: int, grain: int = 1) -> int:
+    """How soon a sample is needed, as ``Reuse`` has it; 0: nobody knows. ``grain``: see ``FarthestFirst``."""
+    return FAR // grain - due // grain
 
 
-def nearness(due: NDArray[np.int32]) -> NDArray[np.int64]:
+def nearness(due: NDArray[np.int32], grain: int = 1) -> NDArray[np.int64]:
     """The same for many."""
-    return FAR - due.astype(np.int64)
+    return FAR // grain - due.astype(np.int64) // grain
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,17 @@ class FarthestFirst:
     was put in is looked at when its turn comes, and dropped if it is not true any more.
     """
 
-    def __init__(self, due: NDArray[np.int32], may_go: Callable[[int], bool]) -> None:
+    def __init__(self, due: NDArray[np.int32], may_go: Callable[[int], bool], grain: int = 1) -> None:
         """``due``: when each sample is needed next. ``may_go``: whether a sample is cached and nobody reads it; one
-        that is read is put in again when it no longer is."""
-        self._due, self._may_go = due, may_go
+        that is read is put in again when it no longer is. ``grain``: times that differ by less count as one, and of
+        samples with one time those with the largest numbers go.
+
+        With a grain of 1 this is Belady's rule to the letter. Of samples that are all used once in the next epoch it
+        keeps those that come first: at the beginning of an epoch nothing has to be read, and later everything. With
+        the steps of an epoch for a grain, as many are kept, but any: so reads are spread evenly, and what is kept
+        need not be exchanged all the time.
+        """
+        self._due, self._may_go, self._grain = due, may_go, grain
         self._heap: list[int] = []
         self._true = 0
         self.looked = 0
@@ -62,7 +69,7 @@ class FarthestFirst:
     def put(self, samples: list[int]) -> None:
         """These may go when their time comes."""
         heap = self._heap
-        for sample, due in zip(samples, self._due[samples].tolist(), strict=True):
+        for sample, due in zip(samples, (self._due[samples] // self._grain).tolist(), strict=True):
             heapq.heappush(heap, -(due << _BITS | sample))
         if len(heap) > 2 * self._true + _SPARE:
             self._tidy()
@@ -83,8 +90,9 @@ class FarthestFirst:
         heapq.heappop(self._heap)
 
     def _read(self, entry: int) -> tuple[int, int] | None:
-        due, sample = divmod(-entry, 1 << _BITS)
-        return (sample, due) if self._due[sample] == due and self._may_go(sample) else None
+        time, sample = divmod(-entry, 1 << _BITS)
+        due = int(self._due[sample])
+        return (sample, due) if due // self._grain == time and self._may_go(sample) else None
 
     def _tidy(self) -> None:
         """Drop what is not true any more. This is done when there is as much of it as of the rest."""

@@ -51,6 +51,11 @@ class Foresight:
         self._first = self._wrong = 0
 
     @property
+    def grain(self) -> int:
+        """Of times: an epoch. Which step of it a sample is needed in makes no difference to how much is read."""
+        return max(1, self.known.steps)
+
+    @property
     def blind(self) -> bool:
         """Whether what was foreseen did not come true, so that it is worth nothing."""
         return self._wrong >= _WRONG

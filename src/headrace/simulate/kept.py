@@ -16,15 +16,16 @@ NOBODY = -1
 class Kept:
     """Samples in the memories of machines, each in one of them at most. What is needed last goes first."""
 
-    def __init__(self, due: NDArray[np.int32], machines: int, room: int) -> None:
-        """``due``: when each sample is needed next, by any of the machines. ``room``: samples of each memory."""
+    def __init__(self, due: NDArray[np.int32], machines: int, room: int, grain: int = 1) -> None:
+        """``due``: when each sample is needed next, by any of the machines. ``room``: samples of each memory.
+        ``grain``: see ``FarthestFirst``."""
         self.home = np.full(len(due), NOBODY, np.int16)
         """The machine that has each sample, or is about to."""
         self.count = [0] * machines
         self.evictions = [0] * machines
-        self._due, self._room = due, room
+        self._due, self._room, self._grain = due, room, grain
         self._coming: set[int] = set()
-        self._victims = [FarthestFirst(due, self._may_go(machine)) for machine in range(machines)]
+        self._victims = [FarthestFirst(due, self._may_go(machine), grain) for machine in range(machines)]
 
     def _may_go(self, machine: int) -> Callable[[int], bool]:
         return lambda sample: bool(self.home[sample] == machine) and sample not in self._coming
@@ -36,7 +37,9 @@ class Kept:
         """
         if self.count[machine] >= self._room:
             found = self._victims[machine].farthest()
-            if found is None or found[1] <= self._due[sample]:
+            # What is fetched ahead is needed in a moment, and just that counts.
+            grain = 1 if coming else self._grain
+            if found is None or found[1] // grain <= self._due[sample] // grain:
                 return False
             self._victims[machine].drop()
             self.home[found[0]] = NOBODY

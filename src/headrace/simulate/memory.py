@@ -7,7 +7,7 @@ there. Otherwise each machine looks after its own ranks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
@@ -40,13 +40,19 @@ class Reads:
     """Taken over from another machine."""
 
 
+Hurry = Callable[[], None]
+
+
 class Machine(Protocol):
     """What moves bytes."""
 
     reads: Reads
 
-    def bring(self, stored: int, peers: int, at_once: int, urgent: bool, call: Call) -> None:
-        """Bring so many samples from storage, and so many from other machines; then ``call``."""
+    def bring(self, stored: int, peers: int, at_once: int, urgent: bool, call: Call) -> Hurry | None:
+        """Bring so many samples from storage, and so many from other machines; then ``call``.
+
+        What it returns is called when somebody waits for what is not urgent.
+        """
         ...
 
 
@@ -62,6 +68,8 @@ class _Place:
     requests: int = 0
     waiting: dict[int, list[Call]] = field(default_factory=dict)
     """By sample that is on its way: who waits for it."""
+    hurries: dict[int, Hurry] = field(default_factory=dict)
+    """By sample that is on its way: how to make it come sooner."""
 
 
 class Memory:
@@ -76,7 +84,7 @@ class Memory:
         self._foresight = Foresight(known, ranks)
         share = len(ranks) / known.geometry.world_size
         self._foresight.epochs = epochs_worth_knowing(share, min(1.0, room * len(machines) / known.size))
-        self._kept = Kept(self._foresight.next_uses.due, len(machines), room)
+        self._kept = Kept(self._foresight.next_uses.due, len(machines), room, self._foresight.grain)
         step = known.geometry.batch_size
         self._places = [
             _Place(machine, some, Ahead(most_ahead_of_need(room, step * len(some)) if ahead else 0))
@@ -123,6 +131,9 @@ class Memory:
 
             for sample in late:
                 here.waiting[sample].append(done)
+                hurry = here.hurries.get(sample)
+                if hurry is not None:
+                    hurry()
             if len(there) or len(nowhere):
                 here.machine.bring(len(nowhere), len(there), at_once, True, done)
         self._fetch_ahead(place)
@@ -159,13 +170,17 @@ class Memory:
             here.waiting.update((sample, []) for sample in coming.tolist())
             here.machine.reads.stored += len(coming) - peers
             here.machine.reads.taken_over += peers
-            here.machine.bring(len(coming) - peers, peers, AT_ONCE, False, partial(self._came, place, coming))
+            came = partial(self._came, place, coming)
+            hurry = here.machine.bring(len(coming) - peers, peers, AT_ONCE, False, came)
+            if hurry is not None:
+                here.hurries.update(dict.fromkeys(coming.tolist(), hurry))
 
     def _came(self, place: int, samples: Ids) -> None:
         here = self._places[place]
         here.requests -= 1
         self._kept.came(samples)
         for sample in samples.tolist():
+            here.hurries.pop(sample, None)
             for call in here.waiting.pop(sample):
                 call()
         self._fetch_ahead(place)

@@ -98,7 +98,9 @@ def test_what_goes_is_needed_in_a_later_epoch_than_what_comes(form: Form) -> Non
                 assert cache._foresight is not None
                 due, grain = cache._foresight.next_uses.due, cache._foresight.grain
                 came = np.setdiff1d(shelf.cached.ids(), before)
-                assert (due[gone] // grain).min() > (due[came] // grain).max()
+                assert len(came) >= len(gone)
+                nearest = np.sort(due[came] // grain)[: len(gone)]
+                assert (np.sort(due[gone] // grain) > nearest).all()
                 stay = np.setdiff1d(shelf.cached.ids(), drawn.indices)  # (those of the batch were being read)
                 assert (due[gone] // grain).min() >= (due[stay] // grain).max()
 

@@ -23,10 +23,10 @@ READ_S = 0.96e-3
 """Of one sample, on average; see above."""
 
 
-def measured(divisor: int, *, threads: bool, eviction: bool, epochs: int = 2) -> Found:
-    """A node with one, both or none of the parts."""
+def measured(divisor: int, *, threads: bool, eviction: bool, epochs: int = 2, share: float = SHARE) -> Found:
+    """A node with one, both or none of the parts. ``share``: of the data that its memory holds."""
     samples = SAMPLES // divisor
-    setup = Setup(samples, int(SHARE * samples), read=READ_S)
+    setup = Setup(samples, int(share * samples), read=READ_S)
     return PaperNode(setup, threads=threads, eviction=eviction).run(2, epochs)
 
 

@@ -29,6 +29,7 @@ from headrace.simulate.memory import Memory, Reads
 from headrace.simulate.pages import RecentPages
 
 Call = Callable[[], None]
+LATE = 0.1
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class Found:
     """Samples read from storage, of those that were used."""
     readers: float
     """Threads that might read, on average."""
+    imbalanced: float
+    """Steps in which the data of some GPU came later than that of another by more than a tenth of the step."""
 
 
 class PaperNode:
@@ -101,8 +104,9 @@ class PaperNode:
         self._preparing = 0
         self._left: list[dict[int, int]] = [{} for _ in ranks]
         self._stood = [0.0] * setup.ranks
-        self._taken = [0.0] * setup.ranks
-        self._ready = [0] * setup.ranks
+        """When the batch of the present step stood, or it was asked for, where that was later."""
+        self._late: list[bool] = []
+        """For each step: whether it was imbalanced."""
         self._step = 0
         self._ended = 0.0
         self._last = 0
@@ -139,6 +143,7 @@ class PaperNode:
             hits=(self.reads.found - before.found) / asked,
             reads=(self.reads.stored - before.stored) / asked,
             readers=(self._reader_steps - readers) / (steps * epochs),
+            imbalanced=sum(self._late[-steps * epochs :]) / (steps * epochs),
         )
 
     def _order(self, epoch: int) -> np.ndarray:
@@ -262,7 +267,7 @@ class PaperNode:
         left[step] -= 1
         if not left[step]:
             if step == self._step:
-                self._stood[rank] = self._now
+                self._stood[rank] = max(self._now, self._ended)
             self._try_step()
         self._prepare()
 
@@ -275,6 +280,8 @@ class PaperNode:
         for rank in range(self.setup.ranks):
             del self._left[rank][self._step]
             self._waited[rank] += max(0.0, self._stood[rank] - self._ended)
+        stood = [max(one, self._ended) for one in self._stood]
+        self._late.append(max(stood) - min(stood) > LATE * self.setup.train)
         self._step += 1
         self._reader_steps += self._most_readers
         self._ended = self._now + self.setup.train

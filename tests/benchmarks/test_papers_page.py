@@ -115,7 +115,9 @@ def test_the_command_runs(
         runpy.run_module("benchmarks.papers.bench", run_name="__main__")
     said = capsys.readouterr()
     assert ended.value.code == 0
-    assert re.search(r"0 agree, 0 do not, 0 come with later capabilities, [1-9]\d* were not measured", said.out)
+    assert re.search(
+        r"0 agree, 0 do not, 0 come with later capabilities, [1-9]\d* were not measured", said.out
+    )
     assert "Seneca, figure 8" in said.err
     assert (tmp_path / "papers.quick.json").exists()
 

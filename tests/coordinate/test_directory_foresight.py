@@ -76,6 +76,7 @@ def test_a_job_with_one_rank_keeps_what_it_has() -> None:
     assert hit_rate(cache, 1, range(1, 4)) == 0.1
     assert cache._shelves[Form.DECODED].cached.ids().tolist() == there
     assert cache.pool.evictions == 0
+    assert cache._foresight is None, "and no order is worked out for nothing"
 
 
 def test_ranks_that_always_get_the_same_samples_keep_what_they_have() -> None:

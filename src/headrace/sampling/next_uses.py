@@ -32,9 +32,12 @@ class _Epoch:
         if self._table is not None:
             found: Whens = self._table[samples]
             return found
-        places = np.searchsorted(self.samples, samples)
+        wanted = samples.astype(
+            np.int32
+        )  # (of another kind, numpy would convert all that it is looked for in)
+        places = np.searchsorted(self.samples, wanted)
         places[places == len(self.samples)] = 0
-        there: Whens = np.where(self.samples[places] == samples, self._whens[places], np.int32(FAR))
+        there: Whens = np.where(self.samples[places] == wanted, self._whens[places], np.int32(FAR))
         return there
 
 

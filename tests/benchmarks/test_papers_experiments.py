@@ -193,11 +193,25 @@ def test_headrace_has_less_imbalance_than_a_plain_loader() -> None:
     assert lobster_imbalance.imbalanced(1, "alone", 150) < plain < 1
 
 
-def test_what_lobster_needs_is_said() -> None:
-    rows = list(lobster_ablation.run(True, Bar(1)))
-    assert len(rows) == 2 and all(
-        row.agrees == "later" and row.note.startswith("comes with:") for row in rows
+def test_each_part_of_lobster_makes_a_node_faster() -> None:
+    fixed, threads, eviction, both = (
+        lobster_ablation.measured(400, threads=threads, eviction=eviction, epochs=1)
+        for threads, eviction in [(False, False), (True, False), (False, True), (True, True)]
     )
+    assert threads.step < eviction.step < fixed.step
+    assert both.step <= 1.001 * threads.step
+    assert threads.reads == fixed.reads > eviction.reads
+    assert fixed.readers == 3 < threads.readers
+    assert both.hits > 0.9 > eviction.hits > fixed.hits
+    assert both.imbalanced < fixed.imbalanced
+
+
+@pytest.mark.parametrize("name", ["ImageNet-1K, 1 node", "ImageNet-22K, 8 nodes"])
+def test_what_is_needed_soonest_is_there_and_little_more_is_read_than_must_be(name: str) -> None:
+    found = lobster_hits.foreseen(name, lobster_hits.CASES[name][3] * 8, epochs=3)
+    assert found.hits > 0.9
+    assert 0.99 < found.reads < 1.05
+    assert (found.taken_over > 0.1) == name.endswith("8 nodes")
 
 
 def test_reuse_distances_are_those_of_one_node_of_eight() -> None:

@@ -16,7 +16,9 @@ from headrace.coordinate.shelf import Shelf
 from headrace.core.addresses import NOWHERE, Tier
 from headrace.core.bits import drop, put, test
 from headrace.core.forms import CACHEABLE, Form
-from headrace.sampling import Draw
+from headrace.eviction.reuse import nearness
+from headrace.sampling import Draw, Foresight, epochs_worth_knowing
+from headrace.sampling.foresight import MOST_SAMPLES
 
 Ids = NDArray[np.int64]
 Encoded = bytes
@@ -74,9 +76,12 @@ class _Open:
 class Directory:
     """A job's own cache.
 
-    A sample lasts in one form: decoded while there is room for that, else encoded. What is cached stays, for with
-    each sample needed once an epoch no other one would be needed sooner; it goes only when the cache is divided
-    anew, and then as others come for its room.
+    A sample lasts in one form: decoded while there is room for that, else encoded. Of a job with one rank, what is
+    cached stays, for with each sample needed once an epoch no other one would be needed sooner; it goes only when the
+    cache is divided anew, and then as others come for its room.
+
+    A rank of several gets other samples in each epoch, and it may be many epochs before it gets one again. Where it
+    is known when (``Draw.known``), what it needs last goes for what it needs sooner.
     """
 
     def __init__(
@@ -98,6 +103,9 @@ class Directory:
         self._shelves: dict[Form, Shelf] = {}
         self._open: dict[int, _Open] = {}
         self._took = Took()
+        self._foresight: Foresight | None = None
+        self._drawn: Draw | None = None
+        """The last draw whose rows were looked up."""
         self._budgets: dict[Tier, dict[Form, int]] = {}
         self.set_split(budgets)
         for tier, terms in beside.items():
@@ -155,6 +163,8 @@ class Directory:
         """See ``Catalogue``."""
         if not self._shelves:
             return
+        if drawn is not self._drawn and drawn.known is not None and not again:
+            self._foresee(drawn)
         ids = order.index_array()
         count = len(ids)
         forms = np.zeros(count, np.uint8)
@@ -185,6 +195,40 @@ class Directory:
             for value, number in enumerate(np.bincount(forms, minlength=len(self.hits)).tolist()):
                 self.hits[Form(value)] += number
 
+    def _foresee(self, drawn: Draw) -> None:
+        """The next batch is drawn: from now on its samples are needed when they come again."""
+        self._drawn, known = drawn, drawn.known
+        assert known is not None
+        foresight = self._foresight
+        if foresight is None:
+            if known.geometry.world_size < 2 or known.size >= MOST_SAMPLES or self.size != known.size:
+                return
+            foresight = self._foresight = Foresight(known, [known.geometry.rank])
+            self.pool.foresee(foresight.next_uses.due, foresight.grain)
+        if drawn.epoch != foresight.epoch:
+            foresight.epochs = epochs_worth_knowing(1 / known.geometry.world_size, self._part())
+        changed = foresight.follow(drawn)
+        if len(changed):
+            for shelf in self._shelves.values():
+                self.pool.may_go(shelf, changed[test(shelf.cached.words, changed)].tolist())
+
+    def _part(self) -> float:
+        """The share of all samples that the cache has room for, as far as one can tell."""
+        room = sum(
+            terms[form] / shelf.expected
+            for terms in self._budgets.values()
+            for form, shelf in self._shelves.items()
+            if shelf.known
+        )
+        return min(1.0, room / max(1, self.size))
+
+    def _nearness(self, ids: Ids) -> list[int]:
+        """How soon samples are needed again, as far as that is known."""
+        if self._foresight is None or self._foresight.blind:
+            return [0] * len(ids)
+        near: list[int] = nearness(self._foresight.next_uses.due[ids], self._foresight.grain).tolist()
+        return near
+
     def _keep(self, opened: _Open, forms: NDArray[np.uint8]) -> None:
         """Decide what of an order's rows is kept, and grant memory for it."""
         ids = opened.ids
@@ -199,14 +243,15 @@ class Directory:
             rows = left[forms[left] < int(form)]
             if not len(rows):
                 continue
-            places = self.pool.admit(shelf, [0] * len(rows), 1, displace=self.pool.owed(shelf))
+            near = self._nearness(ids[rows])
+            places = self.pool.admit(shelf, near, 1, displace=any(near) or self.pool.owed(shelf))
             kept = np.array([place is not None for place in places], np.bool_)
             if not kept.any():
                 continue
             opened.blocks.update((place[0], (form, place[1])) for place in places if place is not None)
             opened.keep[rows[kept]] |= np.uint8(1 << form)
             put(shelf.pending.words, ids[rows[kept]])
-            left = np.setdiff1d(left, rows[kept], assume_unique=True)
+            left = left[(opened.keep[left] & np.uint8(1 << form)) == 0]
 
     def done(self, order: Order, event: OrderDone) -> None:
         """See ``Catalogue``."""
@@ -233,6 +278,7 @@ class Directory:
         """An order is over: what it read may go, what it published stands, and the rest may be tried again."""
         for shelf, samples in opened.reads:
             shelf.release(samples)
+            self.pool.may_go(shelf, samples)
         if opened.reads:
             self.pool.reconsider()  # what nobody reads any more may make room
         rows: dict[Form, list[tuple[int, int, int]]] = {}

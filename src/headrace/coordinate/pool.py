@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.coordinate.costs import Took
 from headrace.coordinate.parts import Part
@@ -39,6 +42,20 @@ class Pool:
         }
         self._rooms = tuple(self.rooms.values())
         self._only = self._rooms[0] if len(spans) == 1 else None
+
+    def foresee(self, due: NDArray[np.int32], grain: int = 1) -> None:
+        """When each sample is needed next is known from now on, and kept up to date in ``due``. ``grain``: times that
+        differ by less count as one."""
+        self.worths.foresee(due, grain)
+        for room in self._rooms:
+            room.foresee(due, grain)
+        for shelf in self.shelves.values():
+            self.may_go(shelf, shelf.cached.ids().tolist())
+
+    def may_go(self, shelf: Shelf, samples: Iterable[int]) -> None:
+        """Where it is known when samples are needed: these are no longer read, or needed at another time."""
+        for room in self._rooms:
+            room.may_go(shelf, samples)
 
     def tick(self, events: int = 1) -> int:
         """The pool's own time: it counts what happens to samples."""
@@ -177,6 +194,7 @@ class Pool:
                 room.fill(shelf, *(list(compress(values, here)) for values in (samples, addresses, sizes)))
         shelf.learn(sizes)
         shelf.put(samples, addresses, sizes, self.tick(len(samples)), left)
+        self.may_go(shelf, samples)
 
     def give_back(self, addresses: Collection[int]) -> None:
         """Blocks that nobody fills or reads any more."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.coordinate.blocks import Blocks
+from headrace.coordinate.foreseen import ForeseenVictims
 from headrace.coordinate.parts import Part, Parts
 from headrace.coordinate.shelf import Shelf
 from headrace.coordinate.space import Space
@@ -34,9 +36,20 @@ class Room:
         self.space, self.tier = space, tier
         self.parts = Parts()
         self.evictions = 0
-        self._shelves, self._worths = shelves, worths
+        self._shelves, self._worths, self._alone = shelves, worths, alone
         self._blocks = Blocks(space)
-        self.victims = Victims(shelves, self.parts, worths, tier, alone=alone)
+        self.victims: Victims = Victims(shelves, self.parts, worths, tier, alone=alone)
+
+    def foresee(self, due: NDArray[np.int32], grain: int) -> None:
+        """From now on victims are found by their next use."""
+        self.victims = ForeseenVictims(
+            self._shelves, self.parts, self._worths, self.tier, due, grain, alone=self._alone
+        )
+
+    def may_go(self, shelf: Shelf, samples: Iterable[int]) -> None:
+        """Samples may have to go from now on, or at another time than was known."""
+        if isinstance(self.victims, ForeseenVictims):
+            self.victims.may_go(shelf, samples)
 
     def set_budget(self, budget: int, limits: Mapping[Part, int] | None) -> None:
         """Bytes in all, and by parts where the budget is split; each form is in one of them."""

@@ -11,7 +11,8 @@ from headrace.coordinate.savings import Savings
 from headrace.coordinate.shelf import Shelf
 from headrace.core.addresses import Tier
 from headrace.core.forms import Form
-from headrace.eviction import EVICTIONS, Entries
+from headrace.eviction import EVICTIONS, Entries, Eviction, Reuse
+from headrace.eviction.reuse import nearness
 
 Ids = NDArray[np.int64]
 Needs = Callable[[Shelf, Ids], NDArray[np.int64]]
@@ -22,10 +23,16 @@ class Worths:
     """Asks the policy. It has the pool's own time, too: a count of what happens to samples."""
 
     def __init__(self, needs: Needs, eviction: str, savings: Savings) -> None:
-        self.eviction = EVICTIONS[eviction]
+        self.eviction: Eviction = EVICTIONS[eviction]
         self.now = 0
         self._needs, self._savings = needs, savings
         self._newcomers: dict[tuple[Form, float, int, int, int], float] = {}
+
+    def foresee(self, due: NDArray[np.int32], grain: int) -> None:
+        """From now on what counts is when a sample is needed next."""
+        self.eviction = Reuse()
+        self._needs = lambda _, ids: nearness(due[ids], grain)
+        self._newcomers.clear()
 
     def newcomer(self, shelf: Shelf, tier: Tier, nbytes: int, needs: int, jobs: int) -> float:
         """What a newcomer to a tier is worth. Asked for all that is prepared, and mostly with the same answer."""

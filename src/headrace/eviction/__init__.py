@@ -6,23 +6,26 @@ from headrace.eviction.lru import LeastRecentlyUsed
 from headrace.eviction.none import NoEviction
 from headrace.eviction.policy import Entries, Eviction, Jobs
 from headrace.eviction.refcount import RefCount
+from headrace.eviction.reuse import FarthestFirst, Reuse
 from headrace.eviction.uses import Uses
 
 EVICTIONS: dict[str, Eviction] = {
     policy.name: policy
     for policy in (Auto(), RefCount(), Uses(), NoEviction(), LeastRecentlyUsed(), FirstInFirstOut())
 }
-"""Every policy by its name."""
+"""The policies that need not know the order of samples, by their names. ``Reuse`` is for a cache that does."""
 
 __all__ = [
     "EVICTIONS",
     "Auto",
     "Entries",
     "Eviction",
+    "FarthestFirst",
     "FirstInFirstOut",
     "Jobs",
     "LeastRecentlyUsed",
     "NoEviction",
     "RefCount",
+    "Reuse",
     "Uses",
 ]

@@ -17,7 +17,8 @@ class Entries:
     """Cached samples, as parallel arrays."""
 
     needs: NDArray[np.int64]
-    """Jobs that still need it in their present epoch and could take it from here."""
+    """Jobs that still need it in their present epoch and could take it from here. Where the order of samples is
+    known, how soon it is needed: a number that is larger the sooner that is (``Reuse``)."""
     uses: NDArray[np.int64]
     """Times it was served since it was admitted."""
     admitted: NDArray[np.int64]

@@ -1,6 +1,7 @@
 """Decisions about resources: how the cache is split, how many processes and threads prepare. Pure."""
 
 from headrace.planning.advice import Advice, advise, curve
+from headrace.planning.ahead import Ahead, most_ahead_of_need
 from headrace.planning.depth import Depth, deepen
 from headrace.planning.idling import IdlePause, fetched_ahead
 from headrace.planning.measured import Means, Measured, Spent
@@ -18,6 +19,7 @@ from headrace.planning.terms import Terms
 __all__ = [
     "LOOK_EVERY",
     "Advice",
+    "Ahead",
     "CpuSets",
     "Curve",
     "Depth",
@@ -40,6 +42,7 @@ __all__ = [
     "deepen",
     "fetched_ahead",
     "most_ahead",
+    "most_ahead_of_need",
     "reconsider",
     "rows_per_order",
     "search",

@@ -11,11 +11,15 @@ from collections.abc import Callable
 from headrace.sampling.auto import Auto
 from headrace.sampling.dependent import Dependent
 from headrace.sampling.draw import Draw, Lookup
+from headrace.sampling.foresight import Foresight, epochs_worth_knowing
+from headrace.sampling.geometry import Geometry
+from headrace.sampling.known_order import KnownOrder
+from headrace.sampling.next_uses import NextUses
 from headrace.sampling.opportunistic import Opportunistic
 from headrace.sampling.remaining import Remaining
 from headrace.sampling.sampler import CacheView, Sampler
 from headrace.sampling.tree import Tree
-from headrace.sampling.uniform import Geometry, OrderedEpoch, UniformDraws, UniformEpoch, epoch_order
+from headrace.sampling.uniform import OrderedEpoch, UniformDraws, UniformEpoch, epoch_order
 
 SAMPLERS: dict[str, Callable[[], Sampler]] = {
     "opportunistic": Opportunistic,
@@ -30,8 +34,11 @@ __all__ = [
     "CacheView",
     "Dependent",
     "Draw",
+    "Foresight",
     "Geometry",
+    "KnownOrder",
     "Lookup",
+    "NextUses",
     "Opportunistic",
     "OrderedEpoch",
     "Remaining",
@@ -40,4 +47,5 @@ __all__ = [
     "UniformDraws",
     "UniformEpoch",
     "epoch_order",
+    "epochs_worth_knowing",
 ]

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.sampling.known_order import KnownOrder
+
 Ids = NDArray[np.int64]
 
 
@@ -52,6 +54,8 @@ class Draw:
     of_all_ranks: Ids | None = None
     """The samples of the whole step, where a shared host draws for all ranks."""
     lookup: Lookup | None = None
+    known: KnownOrder | None = None
+    """What will be drawn in later epochs, where that is known."""
 
     @property
     def waits(self) -> int:

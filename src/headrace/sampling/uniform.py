@@ -8,16 +8,17 @@ another batch size. Every rank gets the same number of batches.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core import random as rnd
 from headrace.sampling.draw import Draw
+from headrace.sampling.geometry import Geometry
+from headrace.sampling.known_order import KnownOrder
 
-AnyInt = TypeVar("AnyInt", bound=np.integer[Any])
 _ORDER = 0x6F72646572  # "order": keeps the shuffle's randomness apart from the augmentations'
 
 
@@ -39,51 +40,6 @@ def epoch_order(size: int, seed: int, epoch: int, shuffle: bool = True) -> NDArr
     return keys.astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Geometry:
-    """How an epoch's remaining samples are cut: batch size, ranks, and what happens to the rest."""
-
-    batch_size: int
-    rank: int = 0
-    world_size: int = 1
-    drop_last: bool = False
-
-    def steps(self, samples: int) -> int:
-        """Batches that each rank gets from ``samples`` remaining samples."""
-        per_step = self.batch_size * self.world_size
-        return samples // per_step if self.drop_last else -(-samples // per_step)
-
-    def cut(self, samples: int, step: int) -> tuple[int, int]:
-        """The part of the remaining samples that ``step`` takes, over all ranks.
-
-        All steps are full but the last ones. Were the last step smaller than the number of ranks, the step
-        before gives up as many samples as make it reach: every rank then has one in each step. Only where
-        that cannot be (batches of one, or fewer samples than ranks) does ``part`` repeat samples.
-        """
-        per_step = self.batch_size * self.world_size
-        steps = self.steps(samples)
-        start, stop = step * per_step, min((step + 1) * per_step, samples)
-        if not self.drop_last and steps >= 2 and self.batch_size >= 2:
-            lack = self.world_size - (samples - (steps - 1) * per_step)
-            if lack > 0:
-                if step == steps - 2:
-                    stop -= lack
-                elif step == steps - 1:
-                    start -= lack
-        return start, stop
-
-    def share(self, order: NDArray[AnyInt], step: int) -> tuple[NDArray[AnyInt], int]:
-        """This rank's samples in ``step``, and how many of ``order`` are gone after it over all ranks."""
-        start, stop = self.cut(len(order), step)
-        return self.part(order[start:stop], self.rank), stop
-
-    def part(self, samples: NDArray[AnyInt], rank: int) -> NDArray[AnyInt]:
-        """What ``rank`` gets of a step's samples; fewer than there are ranks are repeated."""
-        if len(samples) < self.world_size:
-            samples = np.resize(samples, self.world_size)
-        return samples[rank :: self.world_size]
-
-
 class OrderedEpoch:
     """Draws the batches of one epoch for one rank, from a global order that is given."""
 
@@ -95,13 +51,16 @@ class OrderedEpoch:
         epoch: int,
         position: int = 0,
         first: int = 0,
+        known: KnownOrder | None = None,
     ) -> None:
-        """``order``: what is left of it from ``position`` on. ``first``: the number of the first step."""
+        """``order``: what is left of it from ``position`` on. ``first``: the number of the first step. ``known``:
+        what follows in later epochs, if that is known."""
         self.epoch = epoch
         self._first = first
         self._base = position
         self._order = order
         self._geometry = geometry
+        self._known = known
         self._step = 0
         self.steps = geometry.steps(len(order))
 
@@ -113,7 +72,8 @@ class OrderedEpoch:
         self._step += 1
         step = self._first + self._step - 1
         indices = mine.astype(np.int64, copy=False)
-        return Draw(self.epoch, step, indices, self._base + gone, self._step == self.steps)
+        last = self._step == self.steps
+        return Draw(self.epoch, step, indices, self._base + gone, last, known=self._known)
 
 
 class UniformEpoch(OrderedEpoch):
@@ -132,7 +92,9 @@ class UniformEpoch(OrderedEpoch):
     ) -> None:
         """``first``: the number of the first step."""
         order = epoch_order(size, seed, epoch, shuffle)[position:]
-        super().__init__(order, geometry, epoch=epoch, position=position, first=first)
+        order_of = partial(epoch_order, size, seed, shuffle=shuffle)
+        known = KnownOrder(size, geometry, (seed, shuffle), order_of, position) if shuffle else None
+        super().__init__(order, geometry, epoch=epoch, position=position, first=first, known=known)
 
 
 class UniformDraws:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.sampling import Geometry, OrderedEpoch, UniformDraws, epoch_order
+from headrace.sampling import Geometry, KnownOrder, OrderedEpoch, UniformDraws, epoch_order
 
 
 class EpochOrders:
@@ -13,16 +13,20 @@ class EpochOrders:
 
     def __init__(self, samples: int, seed: int) -> None:
         self._samples, self._seed = samples, seed
-        self._known: dict[int, NDArray[np.uint32]] = {}
+        self._orders: dict[int, NDArray[np.uint32]] = {}
 
     def draws(self, geometry: Geometry, epoch: int) -> UniformDraws:
-        """The batches of one epoch of a rank."""
-        return UniformDraws(lambda: OrderedEpoch(self._of(epoch), geometry, epoch=epoch), seed=0)
+        """The batches of one epoch of a rank. Epochs long past are forgotten: ranks keep step."""
+        for old in [one for one in self._orders if one < epoch - 2]:
+            del self._orders[old]
+        known = self.known(geometry)
+        return UniformDraws(lambda: OrderedEpoch(self._of(epoch), geometry, epoch=epoch, known=known), seed=0)
+
+    def known(self, geometry: Geometry) -> KnownOrder:
+        """All epochs of a rank."""
+        return KnownOrder(self._samples, geometry, self._seed, self._of)
 
     def _of(self, epoch: int) -> NDArray[np.uint32]:
-        """The order of an epoch. Epochs long past are forgotten: ranks keep step."""
-        if epoch not in self._known:
-            self._known[epoch] = epoch_order(self._samples, self._seed, epoch).astype(np.uint32)
-            for old in [known for known in self._known if known < epoch - 2]:
-                del self._known[old]
-        return self._known[epoch]
+        if epoch not in self._orders:
+            self._orders[epoch] = epoch_order(self._samples, self._seed, epoch).astype(np.uint32)
+        return self._orders[epoch]

@@ -1,14 +1,14 @@
 """A simulated machine: its processors and links, and its shared host, which is a real one on virtual time.
 
-Each machine has a host of its own with a cache of its own, as in the product. Where caches of machines come to share,
-it is ``Node.fetch`` that has to ask other nodes before storage.
+Each machine has a host of its own with a cache of its own, as in the product. ``Node.fetch`` reads files for workers:
+through a page cache, or through a memory that knows what is needed soonest (``Memory``).
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,6 +33,8 @@ from headrace.coordinate.universe import Universe
 from headrace.core import random as rnd
 from headrace.core.errors import OptionError
 from headrace.simulate.clock import Call, Clock
+from headrace.simulate.memory import Memory, Reads
+from headrace.simulate.pages import RecentPages
 from headrace.simulate.resources import Shared, Thread
 from headrace.simulate.scenario import Costs
 from headrace.simulate.tally import Paid, Use
@@ -69,8 +71,9 @@ class Node:
         latency: float,
         universe: Universe,
         seed: int,
+        sample_bytes: int,
     ) -> None:
-        """``pages``: encoded samples that the page cache holds."""
+        """``pages``: encoded samples that the page cache holds, each of ``sample_bytes`` on average."""
         self.number, self.clock, self.budget = number, clock, budget
         self.processors = Shared(clock, cpus * speed, speed)
         self.cpus, self.speed, self.costs = cpus, speed, costs
@@ -82,8 +85,11 @@ class Node:
         self.paid = Paid()
         self.workers = 1
         """Processes of all jobs."""
-        self._pages: OrderedDict[int, None] = OrderedDict()
-        self._most_pages = pages
+        self.reads = Reads()
+        self.memory: Memory | None = None
+        self._place = 0
+        self._pages = RecentPages(pages)
+        self._sample_bytes = sample_bytes
         self._members: dict[int, Member] = {}
         self._opened = 0
         self._ticking = False
@@ -161,23 +167,64 @@ class Node:
     # -- storage -----------------------------------------------------------------------------------------------
 
     def fetch(
-        self, samples: NDArray[np.int64], nbytes: float, at_once: int, call: Call, *arguments: Any
+        self,
+        order: Order,
+        samples: NDArray[np.int64],
+        nbytes: float,
+        at_once: int,
+        call: Call,
+        *arguments: Any,
     ) -> None:
-        """Read samples of so many bytes in all, ``at_once`` at a time; then ``call``."""
-        missing = self._read_pages(samples)
+        """Read samples of an order, of so many bytes in all, ``at_once`` at a time; then ``call``."""
+        if self.memory is not None:
+            place, memory = self._place, self.memory
+            memory.fetch(place, order.epoch, order.step, samples, at_once, partial(call, *arguments))
+            return
+        missing = self._pages.read(samples)
+        self.reads.asked += len(samples)
+        self.reads.found += len(samples) - missing
+        self.reads.stored += missing
         if not missing:
             call(*arguments)
             return
-        wait = self._latency * -(-missing // at_once)
-        nbytes *= missing / len(samples)
-        if wait > 0:
-            self.clock.after(wait, self._transfer, nbytes, call, arguments)
-        else:
-            self._transfer(nbytes, call, arguments)
+        self._bring(missing, nbytes * missing / len(samples), at_once, False, call, arguments)
 
-    def _transfer(self, nbytes: float, call: Call, arguments: tuple[Any, ...]) -> None:
-        """Bytes come through storage and network at a time, and are there when both are done with them."""
+    def share_memory(self, memory: Memory, place: int) -> None:
+        """Files are kept by a memory of which this machine is the ``place``-th part."""
+        self.memory, self._place = memory, place
+
+    def bring(self, stored: int, peers: int, at_once: int, urgent: bool, call: Call) -> None:
+        """See ``Machine``. What comes from other machines takes the network alone."""
+        left = bool(stored) + bool(peers)
+
+        def done() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                call()
+
+        if stored:
+            self._bring(stored, stored * self._sample_bytes, at_once, urgent, done, ())
+        if peers:
+            links = [] if self.network is None else [self.network]
+            self._transfer(peers * self._sample_bytes, links, urgent, done, ())
+
+    def _bring(
+        self, count: int, nbytes: float, at_once: int, urgent: bool, call: Call, arguments: tuple[Any, ...]
+    ) -> None:
+        """Bring so many samples from storage."""
         links = [link for link in (self.storage, self.network) if link is not None]
+        wait = self._latency * -(-count // at_once)
+        if wait > 0:
+            self.clock.after(wait, self._transfer, nbytes, links, urgent, call, arguments)
+        else:
+            self._transfer(nbytes, links, urgent, call, arguments)
+
+    @staticmethod
+    def _transfer(
+        nbytes: float, links: list[Shared], urgent: bool, call: Call, arguments: tuple[Any, ...]
+    ) -> None:
+        """Bytes come through all links at a time, and are there when all are done with them."""
         if not links:
             call(*arguments)
             return
@@ -190,22 +237,7 @@ class Node:
                 call(*arguments)
 
         for link in links:
-            link.add(nbytes, done)
-
-    def _read_pages(self, samples: NDArray[np.int64]) -> int:
-        """How many samples are not in the page cache; all are afterwards, as far as it holds so many."""
-        if not self._most_pages:
-            return len(samples)
-        pages, missing = self._pages, 0
-        for sample in samples.tolist():
-            if sample in pages:
-                pages.move_to_end(sample)
-            else:
-                missing += 1
-                pages[sample] = None
-                if len(pages) > self._most_pages:
-                    pages.popitem(last=False)
-        return missing
+            (link.add_urgent if urgent else link.add)(nbytes, done)
 
     def use(self) -> Use:
         """How much of it was used by now."""
@@ -215,6 +247,10 @@ class Node:
             self.network.used() if self.network is not None else 0.0,
             self.storage.used() if self.storage is not None else 0.0,
             self.commons.state.pool.evictions,
+            self.reads.asked,
+            self.reads.found,
+            self.reads.stored,
+            self.reads.taken_over,
             replace(self.paid),
         )
 

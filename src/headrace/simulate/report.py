@@ -101,6 +101,9 @@ def _nodes(
                 cached=cached,
                 evictions=use.evictions,
                 late=ratio(late[node.number], steps),
+                memory_hits=ratio(use.found, use.asked),
+                stored=use.stored,
+                taken_over=use.taken_over,
             )
         )
     return found

@@ -69,6 +69,12 @@ class NodeResult(msgspec.Struct):
     evictions: float
     late: float
     """Share of the steps of jobs on several ranks in which the last data came from here."""
+    memory_hits: float
+    """Of the samples that workers asked the machine for: the share that was in its page cache then."""
+    stored: float
+    """Samples that it read from storage."""
+    taken_over: float
+    """Samples that it took over from other machines."""
 
 
 class Result(msgspec.Struct):

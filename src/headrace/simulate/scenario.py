@@ -19,6 +19,7 @@ Count = Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Loader = Literal["shared", "alone", "plain"]
+Keeps = Literal["recent", "soonest", "soonest on demand"]
 SAMPLINGS = (*SAMPLERS, "uniform")
 
 
@@ -78,7 +79,12 @@ class Nodes(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     cache: Size = 0
     """Of the shared host, which each machine has one of: bytes, or a share of the decoded dataset."""
     page_cache: Size = 0
-    """Bytes of files that the system keeps in memory; what was read least recently goes first."""
+    """Bytes of files that are kept in memory, for all jobs of the machine."""
+    keeps: Keeps = "recent"
+    """Which: those that were read most recently, as a system does, or those that are needed soonest, some of them
+    fetched ahead; without that where nothing is to be fetched before a worker asks for it."""
+    peers: bool = False
+    """Whether machines that keep what is needed soonest take files over from each other."""
     network: Size = math.inf
     """Bytes per second into a machine."""
 
@@ -172,6 +178,22 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             _refuse("jobs.epochs", "no job ever ends; write a number of epochs for at least one")
         for place, job in enumerate(self.jobs):
             self._check_job(f"jobs[{place}]", place, job)
+        for place, group in enumerate(self.nodes):
+            if group.keeps != "recent":
+                self._check_keeps(f"nodes[{place}]")
+
+    def _check_keeps(self, name: str) -> None:
+        job = self.jobs[0]
+        if len(self.jobs) > 1 or job.count > 1 or job.loader == "shared" or self.cache_of(job):
+            _refuse(
+                f"{name}.keeps",
+                "what is needed soonest is known of one job that has no other cache; write one of [[jobs]] with "
+                'loader = "alone" or "plain" and no cache, or keeps = "recent"',
+            )
+        if job.part != (0.0, 1.0) or self.span(job) != range(self.machines):
+            _refuse(f"{name}.keeps", "the job must run on all machines and all of the data")
+        if len({(group.keeps, group.peers, str(group.page_cache)) for group in self.nodes}) > 1:
+            _refuse(f"{name}.keeps", "write the same keeps, peers and page_cache for all machines")
 
     def _check_job(self, name: str, place: int, job: Job) -> None:
         if job.sampling not in SAMPLINGS:

@@ -13,14 +13,16 @@ from headrace.coordinate.universe import Dataset, Universe
 from headrace.core import random as rnd
 from headrace.core.forms import Form
 from headrace.core.sizes import parse_size
+from headrace.sampling import Geometry
 from headrace.simulate.clock import Clock
 from headrace.simulate.draws import EpochOrders
+from headrace.simulate.memory import Memory
 from headrace.simulate.node import Node
 from headrace.simulate.order_cost import Ids, Sizes
 from headrace.simulate.rank import Rank, joining
 from headrace.simulate.resources import Shared
 from headrace.simulate.results import Moment, Point
-from headrace.simulate.scenario import Job, Scenario
+from headrace.simulate.scenario import Job, Nodes, Scenario
 from headrace.simulate.tally import total
 
 _POINTS = 256
@@ -39,6 +41,7 @@ class TrainingRun:
         machines = scenario.span(job)
         world_size = len(machines) * job.ranks
         orders = EpochOrders(self.samples, rnd.key(scenario.seed, number))
+        self.known = orders.known(Geometry(job.batch, 0, world_size, job.drop_last))
         self.ranks = [
             Rank(
                 self,
@@ -138,6 +141,7 @@ class Simulation:
                         latency=scenario.storage.latency,
                         universe=universe,
                         seed=scenario.seed,
+                        sample_bytes=scenario.bytes_of("encoded"),
                     )
                 )
         self.runs: list[TrainingRun] = []
@@ -145,6 +149,8 @@ class Simulation:
             for place in range(job.count):
                 name = job.name if job.count == 1 else f"{job.name} {place}"
                 self.runs.append(TrainingRun(self, job, name, len(self.runs)))
+        if scenario.nodes[0].keeps != "recent":
+            self._share_memory(scenario.nodes[0])
         self._expected = sum(run.samples * run.job.epochs for run in self.runs)
         self._seen = 0
         self.course: list[Point] = []
@@ -163,6 +169,18 @@ class Simulation:
             key = f"{low}:{high}"
             universe.datasets[key] = Dataset(key, key, np.arange(low, high))
         return universe
+
+    def _share_memory(self, group: Nodes) -> None:
+        """Machines keep what the one job needs soonest: all together, or each for its own ranks."""
+        run = self.runs[0]
+        room = parse_size(group.page_cache, total=0) // self.scenario.bytes_of("encoded")
+        every = [
+            (node, [rank.geometry.rank for rank in run.ranks if rank.node is node]) for node in self.nodes
+        ]
+        for some in [every] if group.peers else [[one] for one in every]:
+            memory = Memory(run.known, some, room, ahead=group.keeps == "soonest")
+            for place, (node, _) in enumerate(some):
+                node.share_memory(memory, place)
 
     # -- the course --------------------------------------------------------------------------------------------
 

@@ -92,6 +92,12 @@ class Use:
     network: float = 0.0
     storage: float = 0.0
     evictions: float = 0
+    asked: float = 0
+    """Samples that workers asked the machine for, those of them that were in its memory, samples that it read from
+    storage, and those that it took over from other machines."""
+    found: float = 0
+    stored: float = 0
+    taken_over: float = 0
     paid: Paid = field(default_factory=Paid)
 
     def since(self, earlier: Use) -> Use:

@@ -110,7 +110,7 @@ class Worker:
         node = self._crew.node
         task.begun = node.clock.now
         if len(task.missing):
-            node.fetch(task.missing, task.nbytes, self._crew.at_once, call, task)
+            node.fetch(task.order, task.missing, task.nbytes, self._crew.at_once, call, task)
         else:
             call(task)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from headrace.core.native import calls
-from headrace.engine.roster import CELLS, LIMIT, MOST, WAITING, Roster, alive
+from headrace.engine.roster import BURIED_AT, CELLS, LIMIT, MOST, WAITING, Roster, alive
 
 _LOOK = 0.05
 """Seconds after which one who waits looks whether those before it live."""
@@ -170,9 +170,13 @@ class Permits:
             if time.monotonic() - looked < _LOOK:
                 continue
             looked = time.monotonic()
-            with self._roster.locked():
-                if int(self._waits[place, _STATE]) == _WAITS:
-                    if stopped():
+            if stopped():
+                with self._roster.locked():
+                    if int(self._waits[place, _STATE]) == _WAITS:
                         self._leave(place)
                         return None
+            # One of all who wait looks after the dead.
+            if time.monotonic_ns() - int(self._roster.header[BURIED_AT]) > _LOOK * 1e9:
+                with self._roster.locked():
+                    self._roster.header[BURIED_AT] = time.monotonic_ns()
                     self._bury()

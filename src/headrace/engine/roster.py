@@ -28,7 +28,7 @@ CELLS, WAITS, ENTRY = 512, 1024, 4
 _HEADER = 16
 _MAGIC = 0x68656164726F7301
 """Another layout takes another number."""
-MAGIC, LIMIT, WAITING, MOST, DECIDED_AT, DECIDER, THREADS_HERE = range(7)
+MAGIC, LIMIT, WAITING, MOST, DECIDED_AT, DECIDER, THREADS_HERE, BURIED_AT = range(8)
 PID, START, THREADS, TAKEN, TAKEN_AT, INTERVAL, READS, PROCESSES = range(8)
 _NEEDS = 8
 """From here on a row has what its rank needs, as floating point numbers."""

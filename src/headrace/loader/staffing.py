@@ -28,12 +28,14 @@ class Staffing:
         self._own = work.workers if work.own_number else None
         self._moves = not environment.fixed_staff()
         """Threads go to the rank that is short of them."""
-        self.now: Staff = self._staff(1.0 if alone else -1.0 if self.user_code else None)
+        held = 1.0 if alone else -1.0 if self.user_code else None
+        self.now: Staff = self._staff(held)
         """Processes and threads at work."""
         self.workers = self.now.processes if work.workers > 0 and not work.own_number else work.workers
         """Processes at first; 0: the job itself does it all."""
-        self.hands = max(1, self.workers * self.now.threads)
-        """Samples that are prepared at a time, at first."""
+        usual = staff(cpus_per_rank(), self._own, held).threads
+        self.hands = max(1, self.workers * usual)
+        """Samples that are prepared at a time, at first. (Threads beyond the rank's part work now and then.)"""
 
     def _staff(self, held: float | None) -> Staff:
         cpus = cpus_per_rank()

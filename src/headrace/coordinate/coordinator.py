@@ -65,6 +65,8 @@ class Batch:
     """Row of the batch, reason, traceback."""
     result: bytes = b""
     done: OrderDone | None = None
+    took: float = 0.0
+    """Seconds that fetching an order of it took, at most."""
 
 
 @dataclass
@@ -200,6 +202,7 @@ class Coordinator:
         self.directory.done(order, event)
         batch.faults += [(order.start + row, reason, trace) for row, reason, trace in event.faults]
         batch.open -= 1
+        batch.took = max(batch.took, event.took)
         if self.rows_per_order is None:
             batch.done = event
         return batch if batch.open == 0 else None

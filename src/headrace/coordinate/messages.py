@@ -88,6 +88,8 @@ class OrderDone(msgspec.Struct, tag="done", array_like=True):
     """For each form that is cached, the bytes of the largest one that found no block large enough."""
     read: list[tuple[int, int, float]] = []
     """Of each tier beside the arena that was read from: the tier, bytes, and seconds."""
+    took: float = 0.0
+    """Seconds from its claim until all of its rows were fetched."""
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True):

@@ -234,6 +234,7 @@ class RowPipeline:
             if measured is not None and measured.seconds > _MEASURE:
                 done.spent.gil_held = measured.held
                 measured = None
+            done.took = fetched.took
             if fetched.order.fill:
                 done = OrderDone(FILLED, [], spent=done.spent)
             self._link.send(done)

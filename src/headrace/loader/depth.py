@@ -15,9 +15,9 @@ _LARGE = 4 << 20
 class HostDepth:
     """Lets more batches of a host be ahead where that is seen to help, or fewer."""
 
-    def __init__(self, host: Host, *, most: int, hands: int, fetchers: bool = False) -> None:
-        """``fetchers``: hands are those who fetch; else those who prepare."""
-        self._host, self._fetchers = host, fetchers
+    def __init__(self, host: Host, *, most: int, hands: int) -> None:
+        self._host = host
+        self._extra = 0
         self._depth = Depth(most, hands=hands, cpus=usable_cpus())
         self._seen = False
 
@@ -37,23 +37,25 @@ class HostDepth:
         would be so at any depth."""
         self._depth.leave_out()
 
-    def taken(self, *, company: int = 0, nbytes: int = 0) -> None:
+    def taken(self, *, company: int = 0, nbytes: int = 0, extra: int = 0) -> None:
         """A batch was taken. ``company``: other jobs that share what is prepared. ``nbytes``: its size, where it was
-        not known how large batches are: once one is seen to be small, one more may be ahead."""
+        not known how large batches are: once one is seen to be small, one more may be ahead. ``extra``: so many
+        are to be ahead beside those that are found to be of use."""
         host, totals = self._host, self._host.totals
         if 0 < nbytes < _LARGE and not self._seen:
             keep_ahead(host, min(host.ahead + 1, self.most))
         self._seen = self._seen or nbytes > 0
         ahead = self._depth.taken(
-            host.ahead,
+            host.ahead - self._extra,
             outstanding=host.coordinator.outstanding,
             now=time.perf_counter(),
             waited=totals.waited,
-            idle=totals.spent.wait_claim if self._fetchers else totals.spent.wait_order,
+            idle=totals.spent.wait_order,
             company=company,
         )
-        if ahead != host.ahead:
-            keep_ahead(host, ahead)
+        self._extra = extra
+        if ahead + extra != host.ahead:
+            keep_ahead(host, ahead + extra)
 
 
 def keep_ahead(host: Host, ahead: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from headrace.core import environment
@@ -15,7 +16,7 @@ from headrace.loader.place import find_place, ranks_here
 from headrace.loader.sharing import Sharing
 from headrace.loader.spec import LoaderSpec
 from headrace.loader.staffing import Staffing
-from headrace.planning import Staff, ahead_at_first, most_ahead, rows_per_order
+from headrace.planning import Bridge, Staff, ahead_at_first, most_ahead, rows_per_order
 
 _SPARE = 16
 """Of the memory that is free, one part in so many may hold batches that wait, over all ranks."""
@@ -49,24 +50,19 @@ class RecipeDepth(HostDepth):
     def __init__(self, host: Host, orders: RecipeOrders, staffing: Staffing, budget: int) -> None:
         """``budget``: bytes for augmented samples. One job never gets the same augmented sample twice, so what it can
         keep of that form are batches that are ready before it asks: the budget is depth."""
-        fixed = environment.fixed_staff()
-        super().__init__(
-            host,
-            most=most_ahead(staffing.workers, orders.ahead),
-            hands=staffing.hands if fixed else max(1, staffing.workers),
-            fetchers=not fixed,
-        )
-        self._orders, self._budget, self._workers, self._fixed = orders, budget, staffing.workers, fixed
+        super().__init__(host, most=most_ahead(staffing.workers, orders.ahead), hands=staffing.hands)
+        self._orders, self._budget = orders, budget
+        self._bridge = None if environment.fixed_staff() else Bridge()
+        self._room = 0
+        """Batches that memory can be spared for."""
         if orders.tunes:
             host.spare = 1
 
     def laid_out(self, layout: RowLayout) -> None:
         """It is known how large batches are: as many more may be ready as the budget holds."""
         if isinstance(self._host, ProcessHost):
-            if not self._fixed:
-                spare = available_memory() // _SPARE // ranks_here(find_place()[1])
-                room = spare // aligned(layout.nbytes(self._orders.size), PAGE)
-                self._depth.most = most_ahead(self._workers, self._orders.ahead, room)
+            spare = available_memory() // _SPARE // ranks_here(find_place()[1])
+            self._room = spare // aligned(layout.nbytes(self._orders.size), PAGE)
             more = self._budget // aligned(layout.nbytes(self._orders.size), PAGE)
             keep_ahead(self._host, self._host.ahead + more)
 
@@ -75,7 +71,11 @@ class RecipeDepth(HostDepth):
         if self._orders.follows_hands:
             keep_ahead(self._host, max(self._host.ahead, staff.processes * (1 + staff.threads)))
 
-    def taken(self, *, company: int = 0, nbytes: int = 0) -> None:
-        """See ``HostDepth``."""
-        if self._orders.tunes:
-            super().taken(company=company, nbytes=nbytes)
+    def taken(self, *, company: int = 0, nbytes: int = 0, extra: int = 0, took: float = 0.0) -> None:
+        """See ``HostDepth``. ``took``: seconds that fetching the batch took."""
+        if not self._orders.tunes:
+            return
+        if self._bridge is not None and self._room:
+            bridged = self._bridge.taken(time.perf_counter(), took, self._room)
+            extra = 0 if company else bridged  # (in company what is ahead keeps memory that all share)
+        super().taken(company=company, nbytes=nbytes, extra=extra)

@@ -2,6 +2,7 @@
 
 from headrace.planning.advice import Advice, advise, curve
 from headrace.planning.ahead import Ahead, most_ahead_of_need
+from headrace.planning.bridge import Bridge
 from headrace.planning.depth import Depth, deepen
 from headrace.planning.idling import IdlePause, fetched_ahead
 from headrace.planning.measured import Means, Measured, Spent
@@ -20,6 +21,7 @@ __all__ = [
     "LOOK_EVERY",
     "Advice",
     "Ahead",
+    "Bridge",
     "CpuSets",
     "Curve",
     "Depth",

@@ -29,9 +29,8 @@ def deepen(
     """Batches to keep ahead from now on, given how the last ``elapsed`` seconds went.
 
     ``waited``: seconds for which the loop waited for a batch. ``idle``: seconds for which the ``hands`` that
-    prepare, or that fetch, had no order, summed over them. Where both happen, there are hands enough, only not when
-    they are needed: more batches ahead even that out. Where one of them does not, they would only cost memory. A slow
-    read holds up its own batch, so what is ahead has to last for as long as it takes.
+    prepare had no order, summed over them. Where both happen, there are hands enough, only not when they are
+    needed: one more batch ahead evens that out. Where one of them does not, it would only cost memory.
     ``company``: other jobs that share what is prepared, on so many ``cpus``. What is drawn ahead then stays in the
     cache until everybody has had it and takes room from others, so a loop that waits nearly always keeps few.
     """
@@ -39,7 +38,7 @@ def deepen(
         most = 1 if company >= cpus else _IN_COMPANY
         ahead = min(ahead, most)
     uneven = elapsed > 0 and waited > _WAITED * elapsed and idle > _IDLE * elapsed * hands
-    return min(max(ahead, most), ahead + max(1, ahead // 2)) if uneven else ahead
+    return min(max(ahead, most), ahead + 1) if uneven else ahead
 
 
 class Depth:

@@ -25,13 +25,6 @@ def ahead_at_first(batch_size: int, hands: int, rows: int, *, shared: bool = Fal
     return max(2, -(-each * hands * rows // batch_size) + 1)
 
 
-_DEEPEST = 64
-"""Batches ahead, at most, whatever memory there is: what has to be bridged for longer is no slow read."""
-
-
-def most_ahead(processes: int, at_first: int, room: int = 0) -> int:
-    """Batches that are kept ahead at the most. Where there are many hands, many are from the start.
-
-    ``room``: batches that memory can be spared for.
-    """
-    return max(4, 2 * processes, 2 * at_first, min(room, _DEEPEST))
+def most_ahead(processes: int, at_first: int) -> int:
+    """Batches that are kept ahead at the most. Where there are many hands, many are from the start."""
+    return max(4, 2 * processes, 2 * at_first)

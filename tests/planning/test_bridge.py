@@ -20,7 +20,7 @@ def run(
     every: int = 0,
     room: int = 64,
 ):
-    """Batches taken every ``step`` seconds; one in ``every`` takes ``slow`` seconds to fetch, and holds the loop up."""
+    """Batches taken every ``step`` seconds; one in ``every`` takes ``slow`` seconds to fetch, which holds it up."""
     now, found = 0.0, 0
     for at in range(batches):
         late = bool(every) and at % every == every - 1

@@ -162,6 +162,10 @@ class Board:
 
     # -- a worker's side ----------------------------------------------------------------------------------
 
+    def backlog(self) -> int:
+        """Orders that nobody has claimed, about."""
+        return max(0, int(self._header[_TAIL]) - int(self._header[_HEAD]))
+
     def wait(self, timeout: float | None = None) -> bool:
         """Block until something may be there to claim; False if nothing was for ``timeout`` seconds."""
         while True:

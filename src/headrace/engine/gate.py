@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from headrace.planning import window
 from headrace.planning.window import Claims, may_claim
 
 
@@ -21,10 +22,15 @@ class OwnRead(NamedTuple):
 class Gate:
     """Lets one thread at a time claim orders, as long as ``may_claim`` has it. Used by all threads of a worker."""
 
-    def __init__(self, most: Callable[[], int] | None = None, exactly: int = 0) -> None:
+    def __init__(
+        self,
+        most: Callable[[], int] | None = None,
+        exactly: int = 0,
+        backlog: Callable[[], int] | None = None,
+    ) -> None:
         """``most``: says how many reads this worker may have under way; 0: as many as are of use. ``exactly``: so
-        many it has in any case, if not 0."""
-        self._most, self._exactly = most, exactly
+        many it has in any case, if not 0. ``backlog``: orders that are there for this worker to claim."""
+        self._most, self._exactly, self._backlog = most, exactly, backlog
         self._lock = threading.Lock()
         self._turn = threading.Condition(self._lock)
         self._orders = self._working = self._handing = self._reading = 0
@@ -179,6 +185,10 @@ class Gate:
     def narrowed(self, width: int) -> int:
         """Reads at once, of so many that would be of use."""
         return self._exactly or min(width, self.allowed() or width)
+
+    def parts(self, width: int) -> int:
+        """In how many reads at once an order is read, of so many that are wanted in all."""
+        return window.parts(width, 0 if self._backlog is None else self._backlog())
 
     def stop(self) -> None:
         """No more orders are claimed, and whoever waits for storage stops waiting."""

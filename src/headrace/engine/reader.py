@@ -80,7 +80,7 @@ class Reader:
             if again and patient:
                 seconds += _Reads(self, indices, patient).go_on(blobs, again)
         else:
-            blobs, seconds = _Reads(self, indices, patient).all(min(wide, count), wide)
+            blobs, seconds = _Reads(self, indices, patient).all(min(self.gate.parts(wide), count), wide)
         each = seconds / count
         self.usual += 0.3 * (each - self.usual)
         self._known = True

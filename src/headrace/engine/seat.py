@@ -63,6 +63,10 @@ class Seat:
         reads, processes = self.roster.rows[self.row, READS : PROCESSES + 1].tolist()
         return -(-int(reads) // max(1, int(processes)))
 
+    def processes(self) -> int:
+        """Workers of the rank."""
+        return max(1, int(self.roster.rows[self.row, PROCESSES])) if self.row >= 0 else 1
+
     # -- the rank's side -------------------------------------------------------------------------------------
 
     def staffed(self, processes: int, threads: int) -> None:

@@ -60,7 +60,12 @@ class RecipeTask:
             self.on_start(link)
         if self.seat is not None:
             self.seat.attach()
-        gate = Gate(None if self.seat is None else self.seat.reads, environment.reads())
+        seat, board = self.seat, link.board
+        gate = Gate(
+            None if seat is None else seat.reads,
+            environment.reads(),
+            None if seat is None else lambda: board.backlog() // seat.processes(),
+        )
         stages = self.stages(link.arena, link.board, gate)
         return RowPipeline(
             link,

@@ -16,6 +16,8 @@ WIDEST = 32
 """Reads at once, at most, where storage is slow."""
 ORDERS = 16
 """Orders that a worker fetches at once, at most. What it has claimed, no other worker can take."""
+_BESIDE = 7
+"""Orders beside an order that are fetched at the same time, at most, before it is read in more parts."""
 _SPARE = 1.5
 """Reads at once for each that would just keep up with preparing."""
 _BRIEF = 5e-3
@@ -36,6 +38,15 @@ _SLACK = 10.0
 def width(read: float, prepare: float) -> int:
     """Reads at once that keep up with preparing, given the seconds that each takes for one sample."""
     return max(1, min(WIDEST, math.ceil(_SPARE * read / max(prepare, 1e-6))))
+
+
+def parts(width: int, backlog: int) -> int:
+    """Reads at once of one order, of ``width`` in all, where so many others can be claimed beside it.
+
+    Each read is handed to a thread and back. Where other orders wait it is cheaper to fetch several of them at once,
+    each in fewer and longer reads, than one after the other in many short ones.
+    """
+    return max(1, -(-width // (1 + min(backlog, _BESIDE))))
 
 
 def reads_itself(read: float, rows: int) -> bool:

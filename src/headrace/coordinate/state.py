@@ -96,10 +96,18 @@ class State:
         return decoded.jobs if decoded is not None else {job.number}
 
     def make_ticket(
-        self, job: Job, member: int, epoch: int, ids: Ids, dress: Dress, *, fill: bool = False
+        self,
+        job: Job,
+        member: int,
+        epoch: int,
+        ids: Ids,
+        dress: Dress,
+        *,
+        fill: bool = False,
+        stretch: bool = False,
     ) -> Ticket:
         """A new ticket."""
-        ticket = Ticket(self.next_ticket, job.number, member, epoch, ids, dress, self.now, fill)
+        ticket = Ticket(self.next_ticket, job.number, member, epoch, ids, dress, self.now, fill, stretch)
         self.next_ticket += 1
         self.tickets[ticket.id] = ticket
         return ticket

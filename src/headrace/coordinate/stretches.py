@@ -1,0 +1,50 @@
+"""How many batches a rank is given at once: a stretch.
+
+A draw costs a host about the same however many samples it is of, and so do a message and a report. Where a rank takes
+batches fast, and all of them are only read, to deal them out one by one is all work and no gain.
+"""
+
+from __future__ import annotations
+
+from headrace.coordinate.members import Epoch, Job, Rank
+from headrace.coordinate.outlook import Outlook
+from headrace.coordinate.state import State
+from headrace.sampling import CacheView
+
+_MOMENT = 0.02
+"""Seconds: a rank is given at once what it takes in that time. What it was given is held for it, and it does not get
+what comes to be cached meanwhile."""
+_OF_EACH = 0.0025
+"""The same for each rank, where there are many: they may take little because the host has many to serve."""
+_ROWS = 2048
+"""Rows of a stretch: so many fit into one message."""
+
+
+class Stretches:
+    """Decides how long they are."""
+
+    def __init__(self, state: State, outlook: Outlook) -> None:
+        self._state = state
+        self._outlook = outlook
+
+    def batches(self, job: Job, rank: Rank, epoch: Epoch, view: CacheView, most: int) -> int:
+        """Batches that a rank is given now, of those that it asks for at most.
+
+        More than one only of samples that are cached and of which nothing more is kept. (Ranks of one job share each
+        step, so they get one at a time.)
+        """
+        moment = max(_MOMENT, _OF_EACH * len(self._state.ranks))
+        if most < 2 or job.world_size > 1 or rank.pace > moment / 2:
+            return 1
+        size = job.geometry.batch_size
+        most = min(
+            most,
+            int(moment / rank.pace) if rank.pace > 0 else most,
+            2 * rank.before,  # a pace is believed little by little
+            _ROWS // size,
+            job.geometry.steps(epoch.left) - epoch.drawn,
+        )
+        if most < 2:
+            return 1
+        found = self._outlook.only_read(job, view)
+        return most if found == self._state.remaining.left(job.number) else min(most, found // size)

@@ -54,7 +54,7 @@ class Client:
                 samples=self._samples,
                 encoded="e",
                 decoded="d",
-                augmented="a",
+                augmented="a" if wanted["alike"] else f"a{number}",
                 body=self._bytes,
                 budget=4 * self._samples * max(self._bytes, 4096),
                 split=None,

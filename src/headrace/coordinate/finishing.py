@@ -20,6 +20,7 @@ from headrace.core.forms import CACHEABLE, Form
 from headrace.planning import Spent
 
 Ids = NDArray[np.int64]
+_NONE: Ids = np.empty(0, np.int64)
 
 
 class Finishing:
@@ -65,7 +66,9 @@ class Finishing:
             del ticket.blocks[offset]
         self._state.pool.give_back(mine)
         self._admission.drop_encoded(job, fresh.get(Form.DECODED, []))
-        used = self.close_rows(ticket, closing) + fresh.get(Form.AUGMENTED, [])
+        used = self.close_rows(ticket, closing)
+        if Form.AUGMENTED in fresh:
+            used = np.concatenate([used, np.array(fresh[Form.AUGMENTED], np.int64)])
         self.drop_used_up(job.shelves.get(Form.AUGMENTED), used)
         self._state.pool.fit()
 
@@ -135,15 +138,15 @@ class Finishing:
         found: list[int] = left.tolist()
         return found
 
-    def close_rows(self, ticket: Ticket, rows: Ids) -> list[int]:
+    def close_rows(self, ticket: Ticket, rows: Ids) -> Ids:
         """Rows are over: their extents are read, and what was pending of them stands or does not.
 
         Returns the augmented samples that were read.
         """
+        read = _NONE
         if not len(rows):
-            return []
+            return read
         job = self._state.jobs[ticket.job]
-        read: list[int] = []
         for form, samples in ticket.by_form(rows[ticket.reads[rows]]):
             job.shelves[form].release(samples)
             if form == Form.AUGMENTED:
@@ -186,14 +189,14 @@ class Finishing:
                     del shelf.owner[sample]
                 if sample in self._state.waiting:
                     settled[sample] = None
-        for sample in settled:
-            if sample in self._state.waiting:
-                self._waiting.settle(sample)
+        if settled:
+            self._waiting.settle(settled)
 
-    def drop_used_up(self, shelf: Shelf | None, samples: list[int]) -> None:
+    def drop_used_up(self, shelf: Shelf | None, samples: Ids) -> None:
         """Augmented samples that nobody needs any more make room at once."""
-        name = self._state.pool.worths.eviction.name
-        if shelf is None or shelf.form != Form.AUGMENTED or not samples or name not in ("auto", "uses"):
+        if shelf is None or shelf.form != Form.AUGMENTED or not len(samples):
+            return
+        if self._state.pool.worths.eviction.name not in ("auto", "uses"):
             return
         gone = shelf.used_up(samples)
         if gone:

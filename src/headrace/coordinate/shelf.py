@@ -177,6 +177,11 @@ class Shelf:
         """Where a cached sample lies."""
         return int(self._table[self._ADDRESS, self._places[sample] - 1])
 
+    def extent_of(self, sample: int) -> tuple[int, int]:
+        """Address and length of a cached sample."""
+        column = self._places[sample] - 1
+        return int(self._table[self._ADDRESS, column]), int(self._table[self._LENGTH, column])
+
     def rows(self, samples: Samples) -> NDArray[np.int64]:
         """All about cached samples: rows as of ``entries``."""
         return self._table[:, self._columns(samples)].T

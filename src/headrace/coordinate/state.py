@@ -60,7 +60,7 @@ class State:
         """By sample: the tickets that wait for it."""
         self.orphans: dict[int, list[int]] = {}
         """Blocks that a lost member's workers may still be writing to."""
-        self.reads: dict[int, list[tuple[Shelf, list[int]]]] = {}
+        self.reads: dict[int, list[tuple[Shelf, Ids]]] = {}
         """Samples that they may still be reading."""
         self.late: set[int] = set()
         """Tickets that somebody has waited for in vain: their job may be paused. Nobody waits for them again."""

@@ -69,13 +69,20 @@ class Ticket:
         self.reads = np.zeros(self.left, np.bool_)
         self.waits = self.left
 
-    def by_form(self, rows: Ids) -> Iterator[tuple[Form, list[int]]]:
+    def by_form(self, rows: Ids) -> Iterator[tuple[Form, Ids]]:
         """The samples of rows that enter from the cache, form by form."""
         forms = self.dress.forms[rows]
+        if not len(forms):
+            return
+        low, high = int(forms.min()), int(forms.max())
+        if low == high:  # as they mostly are: rows that enter alike come together
+            if low:
+                yield Form(low), self.ids[rows]
+            return
         for form in CACHEABLE:
             chosen = rows[forms == int(form)]  # numpy takes long over enumerations
             if len(chosen):
-                yield form, self.ids[chosen].tolist()
+                yield form, self.ids[chosen]
 
     def grants(self, first: int = 0) -> bytes:
         """The blocks of rows from ``first`` on, as rows of (row, form, address, capacity)."""

@@ -12,7 +12,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 PARALLEL ?= -n 4 --dist loadfile
 
 .PHONY: demo test test-trainers fuzz check wheel bench-single bench-dropin bench-accuracy bench-sharing bench-model \
-	bench-doctor bench-simulate readme-picture papers soak clean system help
+	bench-doctor bench-host bench-simulate readme-picture papers soak clean system help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -86,6 +86,9 @@ bench-model:  ## what the planner's models expect of a split, against real runs 
 
 bench-doctor:  ## what headrace doctor says of three sick set-ups, against what following it gives (QUICK=1)
 	PYTHON=$(PYTHON) benchmarks/doctor/run $(if $(QUICK),--quick)
+
+bench-host:  ## what the shared host deals out, and sharing against not sharing where nothing is gained by it (QUICK=1)
+	PYTHON=$(PYTHON) benchmarks/host/run $(if $(QUICK),--quick)
 
 bench-simulate: $(VENV)/.installed  ## the simulator against what bench-sharing measured, and its largest scenario (QUICK=1)
 	PYTHONPATH=. $(BIN)/python -m benchmarks.simulate.bench $(if $(QUICK),--quick)

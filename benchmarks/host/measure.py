@@ -40,11 +40,12 @@ class Measured(Jobs):
         host, cpu = (cpu_of(pid) if pid else 0.0) - host, tree_cpu(os.getpid()) - cpu
         batches = sum(job["batches"] for job in later)
         delivered = sum(job["images"] for job in later)
-        started = max(job["first"] for job in first)
         return {
             "jobs": len(later),
-            "first_images_s": images / (ended - begun),
-            "first_started_images_s": images / (ended - started) if ended > started else 0.0,
+            "first_images_s": sum(
+                (job["images"] - self.wanted["batch"]) / (job["ended"] - job["first"]) for job in first
+            ),
+            "first_with_start_images_s": images / (ended - begun),
             "images_s": sum(job["images"] / (job["ended"] - job["begun"]) for job in later),
             "batches_s": sum(job["batches"] / (job["ended"] - job["begun"]) for job in later),
             "cpu_s_per_1000": 1000 * cpu / delivered,

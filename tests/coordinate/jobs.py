@@ -144,8 +144,8 @@ class Member:
     ) -> None:
         """``together``: batches that it takes at once."""
         self.world, self.samples, self.together = world, samples, together
-        self.ended: list[int] = []
-        """Stretches that are over, which it has not told."""
+        self.ended: list[tuple[int, int]] = []
+        """Stretches that are over, which it has not told, and their rows."""
         self.member = world.next_member()
         self.batch, self.sampling, self.keys, self.drop_last = batch, sampling, keys, drop_last
         self.group, self.rank, self.world_size = group or f"g{self.member}", rank, world_size
@@ -201,7 +201,7 @@ class Member:
     def ask(self, indices: Ids | None = None) -> None:
         """Ask for a batch."""
         self.waiting_asks += 1
-        over, self.ended = np.array(self.ended, np.int64).tobytes(), []
+        over, self.ended = np.array([ticket for ticket, _ in self.ended], np.int64).tobytes(), []
         self.world.tell(
             Asked(self.member, b"" if indices is None else indices.tobytes(), self.together, over)
         )
@@ -209,8 +209,7 @@ class Member:
 
     def tell_ends(self) -> None:
         """Say which stretches are over without asking for more."""
-        for ticket in self.ended:
-            rows = len(self.world.state.tickets[ticket].ids)
+        for ticket, rows in self.ended:
             self.world.tell(Done(self.member, Finished(ticket, 0, rows)))
         self.ended.clear()
         self.world.deliver()
@@ -265,7 +264,7 @@ class Member:
             self.work.pop(work.ticket, None)
         if work.stretch and (work.open or first == 0):  # told as a whole, or row by row where it is given up
             if not work.open:
-                self.ended.append(work.ticket)
+                self.ended.append((work.ticket, len(work.forms)))
             return
         for extent in made:
             world.extents[extent.start] = extent

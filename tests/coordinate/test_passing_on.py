@@ -66,7 +66,7 @@ def test_as_long_as_nothing_is_known_it_is_passed_on() -> None:
 def test_on_few_processors_less_is_enough() -> None:
     world, members = two_jobs()
     world.state.shared_split.cpus = 2
-    took(world, 2e-5)
+    took(world, 5e-5)
     assert passed_on(members) == 64
 
 
@@ -87,10 +87,10 @@ def test_the_way_back_is_longer() -> None:
     took(world, 1e-4)
     assert not passing_on.pays(job)
     for _ in range(4):
-        took(world, 1.5e-4)
+        took(world, 2.5e-4)
     assert not passing_on.pays(job), "it is hardly more than enough"
     for _ in range(4):
-        took(world, 3e-4)
+        took(world, 6e-4)
     assert passing_on.pays(job)
     world.members[1].leave()
     assert not passing_on.pays(job), "there is nobody to take it"

@@ -15,7 +15,7 @@ from headrace.coordinate.shared_draws import SharedDraws
 from headrace.core.errors import ProtocolError
 from headrace.core.forms import CACHEABLE, Form
 from headrace.planning import Spent
-from headrace.sampling import Draw
+from headrace.sampling import Draw, Geometry, UniformDraws, UniformEpoch
 from tests.coordinate.jobs import Member, Work, World, prepared
 from tests.coordinate.test_draw_client import Host, Rank, samples_of
 
@@ -105,8 +105,10 @@ def test_what_has_to_be_prepared_is_given_one_at_a_time() -> None:
         member.begin()
     for _ in range(6):
         for member in members:
+            before = len(member.got)
             member.go_on()
-            assert len(member.got[-1]) <= 8 and not any(work.stretch for work in member.work.values())
+            assert len(member.got) == before + 1
+            assert all(work.forms.all() for work in member.work.values() if work.stretch)
             finish(member)
 
 
@@ -119,7 +121,7 @@ def test_augmented_samples_that_others_made_are_given_at_once() -> None:
     assert taker.world.hits[Form.AUGMENTED] >= 90
 
 
-def test_ranks_of_one_job_get_one_at_a_time() -> None:
+def test_ranks_of_one_job_get_one_at_a_time_and_say_themselves_when_it_is_over() -> None:
     world = World()
     ranks = [
         Member(
@@ -137,8 +139,16 @@ def test_ranks_of_one_job_get_one_at_a_time() -> None:
     for _ in range(2):
         for member in ranks:
             member.begin()
-        world.drain()
-    assert not world.stretches
+        while not all(member.over for member in ranks):
+            for member in ranks:
+                before = len(member.got)
+                member.go_on()
+                assert len(member.got) - before <= 1
+                finish(member)
+        assert sorted(np.concatenate([*ranks[0].got, *ranks[1].got]).tolist()) == list(range(64))
+    assert world.stretches >= 6
+    world.settle()
+    world.check_quiet()
 
 
 def test_what_a_stretch_reads_stays_until_it_is_over() -> None:
@@ -253,7 +263,7 @@ def test_a_stretch_is_cut_into_batches_and_told_with_the_next_ask() -> None:
         assert [draw.last for draw in draws] == [False] * 12 + [True]
         assert not loader.tickets, "all is told at the end of an epoch"
     stretched = [draw.lookup for draw in draws if draw.lookup is not None and draw.lookup.stretch]
-    assert len(stretched) == 12 and all(lookup.forms.all() for lookup in stretched)
+    assert len(stretched) == 13 and all(lookup.forms.all() for lookup in stretched)
     asks = [ask for ask in loader.asks if isinstance(ask, Ask)]
     assert len(asks) < 15 + 6 + 6 and any(ask.over and ask.spent is not None for ask in asks)
 
@@ -324,6 +334,40 @@ def test_another_host_goes_on_where_a_stretch_was() -> None:
     loader.client.go_on_at_new_host()
     got += loader.rest()
     assert samples_of(got) == list(range(100))
+
+
+def test_ends_are_told_at_once_where_an_ask_waits_for_its_answer() -> None:
+    """The host may wait for room, which those have, and then nobody would ask again."""
+    loader = Loader(Host(1))
+    orders = stretched(loader)
+    while loader.client._drawn:
+        orders += [order.id for order in loader.coordinator.credit(Slot(0, 0)) or []]
+        loader.rank.host._out.clear()  # no answer comes any more
+    loader.client._asked.append(None)
+    loader.asks.clear()
+    for order in orders:
+        loader.finish(order)
+    assert {type(request) for request in loader.asks} == {Finished} and not loader.client._ended
+    assert not loader.tickets
+
+
+def test_a_jobs_own_order_is_a_stretch_where_it_is_only_read() -> None:
+    host = Host(1)
+    rank = Rank(host, sampling="uniform", augmented="")
+    for epoch in range(2):
+        own = UniformDraws(lambda: UniformEpoch(40, Geometry(8), seed=5, epoch=0, shuffle=True), 5)
+        draws = SharedDraws(rank.client, seed=5, epoch=epoch, own=own)
+        while (draw := rank.draw(draws)) is not None:
+            assert draw.lookup is not None and draw.of_all_ranks is None and draw.randomness is None
+            assert draw.lookup.stretch == bool(epoch)
+            if epoch:
+                rank.client.done(draw.lookup.ticket, draw.lookup.instance, 8, Spent())
+                continue
+            rows = [(row, form, at, 100) for row, form, at, _ in draw.lookup.grants.tolist()]
+            report = Finished(draw.lookup.ticket, 0, 8, np.array(rows, np.int64).tobytes())
+            host.hear(rank.member, report, None)
+    rank.client.drop()
+    assert not host.commons.state.tickets
 
 
 def test_rows_of_a_lost_host_are_not_told_to_the_next() -> None:

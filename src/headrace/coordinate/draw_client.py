@@ -139,13 +139,14 @@ class DrawClient:
         """With it the host is told which stretches are over: they are asked for as often as they end."""
         over, spent = np.array([ticket for ticket, _ in self._ended], np.int64).tobytes(), self._spent
         self._ended, self._spent = [], None
-        if own is not None:
-            return Ask(own.indices.tobytes(), 1, over, spent)
-        return Ask(b"", MOST_TOGETHER, over, spent)
+        return Ask(b"" if own is None else own.indices.tobytes(), MOST_TOGETHER, over, spent)
 
     def take(self) -> Draw | None:
         """The next draw, if it is here."""
-        return self._drawn.popleft() if self._drawn else None
+        found = self._drawn.popleft() if self._drawn else None
+        if self._ended and self._asked and not self._drawn:
+            self._tell_ends()
+        return found
 
     def drop(self) -> None:
         """The epoch was left: give up what came and was not taken, and wait for nothing."""
@@ -187,7 +188,8 @@ class DrawClient:
         elif left:
             del self._stretches[ticket]
             self._ended.append((ticket, rows))
-            if self._over or self._left:  # nothing more is asked for soon
+            # Nothing more is asked for soon; or it was, and the host may wait for just this before it answers.
+            if self._over or self._left or (self._asked and not self._drawn):
                 self._tell_ends()
 
     def _tell_ends(self) -> None:

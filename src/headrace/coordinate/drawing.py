@@ -144,7 +144,7 @@ class Drawing:
                 self._state.stalled = True  # for a moment: memory set aside for guessed sizes is memory lost
                 return
             if epoch.explicit:
-                self._serve_explicit(job, rank, epoch, rank.asks.popleft()[0])
+                self._serve_explicit(job, rank, epoch, *rank.asks.popleft())
                 rank.dealt += 1
                 continue
             step = epoch.cursors[rank.rank]
@@ -169,14 +169,14 @@ class Drawing:
                     self._state.stalled = True
                     return
                 self._draw(job, epoch, view, count)
-            rank.asks.popleft()
+            _, most = rank.asks.popleft()
             rank.dealt += 1
             ids = job.share(epoch, rank.rank, step)
             of_all_ranks = epoch.steps[step] if job.world_size > 1 else None
             epoch.cursors[rank.rank] = step + 1
             epoch.taken_by_all(job.world_size)
             given = epoch.given + self._cut(job, epoch, step)
-            self._give(job, rank, epoch, step, ids, given, job.is_last(epoch, step), of_all_ranks)
+            self._give(job, rank, epoch, step, ids, given, job.is_last(epoch, step), of_all_ranks, most)
 
     def _unsure(self, job: Job) -> bool:
         """Whether sizes are about to be known. Of a job that is paused they are not."""
@@ -191,12 +191,12 @@ class Drawing:
         """Samples given out by the end of a step, since the epoch's base."""
         return job.geometry.cut(epoch.left, step - epoch.base)[1] if step >= epoch.base else 0
 
-    def _serve_explicit(self, job: Job, rank: Rank, epoch: Epoch, indices: bytes) -> None:
+    def _serve_explicit(self, job: Job, rank: Rank, epoch: Epoch, indices: bytes, most: int) -> None:
         ids = job.dataset.to_universe(np.frombuffer(indices, np.int64))
         self._state.remaining.take(job.number, ids)
         step = epoch.cursors[rank.rank]
         epoch.cursors[rank.rank] = step + 1
-        self._give(job, rank, epoch, step, ids, 0, False, None)
+        self._give(job, rank, epoch, step, ids, 0, False, None, most)
 
     def _give_stretch(self, job: Job, rank: Rank, epoch: Epoch, view: CacheView, batches: int) -> None:
         """Draw several batches at once, of which all rows are only read, and tell the rank."""
@@ -249,6 +249,7 @@ class Drawing:
         given: int,
         last: bool,
         of_all_ranks: Ids | None,
+        most: int,
     ) -> None:
         """Make a ticket of a rank's samples, and tell it."""
         dress, waits = self._entering.enter(job, ids, may_wait=not (epoch.explicit or job.collates))
@@ -278,7 +279,11 @@ class Drawing:
         self._entering.read(ticket, np.arange(ticket.waits))
         self._admission.keep(job, ticket, np.flatnonzero(~waits))
         rank.count(dress.forms[: ticket.waits], self._state.now)
-        self._tell(job, rank, ticket, step, given=given, last=last, of_all_ranks=of_all_ranks)
+        ticket.stretch = self._stretches.is_one(rank, ticket, most)
+        stretch = [len(ids)] if ticket.stretch else None
+        self._tell(
+            job, rank, ticket, step, given=given, last=last, of_all_ranks=of_all_ranks, stretch=stretch
+        )
 
     def _tell(
         self,

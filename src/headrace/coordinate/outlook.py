@@ -63,7 +63,7 @@ class Outlook:
         room = self._room(job)
         if 0 < room < 1 << 60:
             self._state.pool.reconsider()
-        return CacheView(tuple(ready), pending, peers, room, read_only, later)
+        return CacheView(tuple(ready), pending, peers, room, later, read_only)
 
     def only_read(self, job: Job, view: CacheView) -> int:
         """How many samples a job could be given next of which nothing has to be prepared for the cache."""

@@ -11,7 +11,7 @@ from headrace.coordinate.members import Job
 from headrace.coordinate.state import State
 from headrace.core.forms import Form
 
-_HOST = 8e-6
+_HOST = 12e-6
 """Seconds that the host takes for each sample that it passes on."""
 _WAY_BACK = 1.5
 """What was too little has to be more by this factor before it is enough."""

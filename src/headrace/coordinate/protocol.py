@@ -118,7 +118,7 @@ class Ask(msgspec.Struct, tag="ask", array_like=True):
 
     indices: Rows = b""
     most: Annotated[int, msgspec.Meta(ge=1, le=MOST_TOGETHER)] = 1
-    """Batches that it may be of."""
+    """Batches that it may be of; with 1, workers report of all of them."""
     over: Rows = b""
     """Tickets (int64) of stretches that are over: see ``Drawn.stretch``."""
     spent: Spent | None = None
@@ -152,8 +152,8 @@ class Drawn(msgspec.Struct, tag="drawn", array_like=True):
     company: Count = 0
     """Other jobs that draw what this one prepares, as this one does what they do."""
     stretch: list[int] = []
-    """Where this is several batches at once, the rows of each. All of them are only read, and the rank itself says
-    when they are over (``Ask.over``): no worker has anything to report of them."""
+    """Where rows are only read, and the rank itself says when they are over (``Ask.over``), because no worker has
+    anything to report of them: the rows of each batch, of which there may be several."""
 
 
 class Over(msgspec.Struct, tag="over", array_like=True):

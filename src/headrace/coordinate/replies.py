@@ -52,6 +52,9 @@ def cut(draw: Draw, rows: list[int]) -> Iterator[Draw]:
     """The draws of which one reply is, with so many rows each."""
     lookup = draw.lookup
     assert lookup is not None
+    if len(rows) == 1:
+        yield draw.looked_up(dataclasses.replace(lookup, stretch=True))
+        return
     start, total = 0, len(draw.indices)
     for at, count in enumerate(rows):
         part = slice(start, start + count)

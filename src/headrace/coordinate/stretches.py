@@ -1,7 +1,9 @@
-"""How many batches a rank is given at once: a stretch.
+"""Stretches: batches that are only read, of which a rank says with its next ask that they are over; and how many of
+them it is given at once.
 
 A draw costs a host about the same however many samples it is of, and so do a message and a report. Where a rank takes
-batches fast, and all of them are only read, to deal them out one by one is all work and no gain.
+batches fast, and all of them are only read, to deal them out one by one and be told of each order is all work and no
+gain.
 """
 
 from __future__ import annotations
@@ -9,11 +11,14 @@ from __future__ import annotations
 from headrace.coordinate.members import Epoch, Job, Rank
 from headrace.coordinate.outlook import Outlook
 from headrace.coordinate.state import State
+from headrace.coordinate.tickets import Ticket
 from headrace.sampling import CacheView
 
 _MOMENT = 0.02
 """Seconds: a rank is given at once what it takes in that time. What it was given is held for it, and it does not get
 what comes to be cached meanwhile."""
+_SOON = 0.1
+"""Seconds from batch to batch below which a rank is left to say itself that one is over: it asks again soon."""
 _OF_EACH = 0.0025
 """The same for each rank, where there are many: they may take little because the host has many to serve."""
 _ROWS = 2048
@@ -26,6 +31,12 @@ class Stretches:
     def __init__(self, state: State, outlook: Outlook) -> None:
         self._state = state
         self._outlook = outlook
+
+    def is_one(self, rank: Rank, ticket: Ticket, most: int) -> bool:
+        """Whether a batch that was drawn by itself is a stretch, too."""
+        if most < 2 or rank.pace > _SOON or ticket.blocks or ticket.waiting:
+            return False
+        return bool(ticket.dress.forms.all())
 
     def batches(self, job: Job, rank: Rank, epoch: Epoch, view: CacheView, most: int) -> int:
         """Batches that a rank is given now, of those that it asks for at most.

@@ -49,7 +49,7 @@ class Ticket:
     """When it was given out."""
     fill: bool = False
     stretch: bool = False
-    """It is of several batches, which are only read; the rank says when it is over."""
+    """All of it is only read, of one batch or several; the rank says when it is over."""
     blocks: dict[int, tuple[int, Form, int]] = field(default_factory=dict)
     """Granted and not filled, by address: row, form, capacity."""
     reads: NDArray[np.bool_] = field(init=False)

@@ -34,7 +34,7 @@ class Lookup:
     first: int = 0
     """The row of the ticket at which the rows of this draw begin."""
     stretch: bool = False
-    """The ticket is of several draws, which only read: none of its rows is reported by a worker."""
+    """The rows are only read, and none of them is reported by a worker. Other draws may have the same ticket."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ _WINDOW = 16
 """Of so many times what is enough, the older half counts half."""
 _FAR = 8.0
 """A report may say so many times the mean: one of a worker that was stopped for a minute is no measure."""
-_TOGETHER = 64
+_TOGETHER = 256
 """Rows whose reports are taken together."""
 _ENOUGH = 256
 """Samples after which a mean is believed."""

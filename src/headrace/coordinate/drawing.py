@@ -160,7 +160,7 @@ class Drawing:
                     continue
                 view = self._outlook.view(job)
                 batches = self._stretches.batches(job, rank, epoch, view, rank.asks[0][1])
-                if batches > 1:
+                if batches:
                     rank.asks.popleft()
                     rank.dealt += batches
                     self._give_stretch(job, rank, epoch, view, batches)

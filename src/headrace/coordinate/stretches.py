@@ -14,12 +14,12 @@ from headrace.coordinate.state import State
 from headrace.coordinate.tickets import Ticket
 from headrace.sampling import CacheView
 
-_MOMENT = 0.02
+_MOMENT = 0.05
 """Seconds: a rank is given at once what it takes in that time. What it was given is held for it, and it does not get
 what comes to be cached meanwhile."""
 _SOON = 0.1
 """Seconds from batch to batch below which a rank is left to say itself that one is over: it asks again soon."""
-_OF_EACH = 0.0025
+_OF_EACH = 0.005
 """The same for each rank, where there are many: they may take little because the host has many to serve."""
 _ROWS = 2048
 """Rows of a stretch: so many fit into one message."""
@@ -39,23 +39,24 @@ class Stretches:
         return bool(ticket.dress.forms.all())
 
     def batches(self, job: Job, rank: Rank, epoch: Epoch, view: CacheView, most: int) -> int:
-        """Batches that a rank is given now, of those that it asks for at most.
+        """Batches of the stretch that a rank is given now, of those that it asks for at most; 0: it is given none.
 
-        More than one only of samples that are cached and of which nothing more is kept. (Ranks of one job share each
-        step, so they get one at a time.)
+        It is made of samples that are cached and of which nothing more is kept. (Ranks of one job share each step, so
+        they get one at a time.)
         """
-        moment = max(_MOMENT, _OF_EACH * len(self._state.ranks))
-        if most < 2 or job.world_size > 1 or rank.pace > moment / 2:
-            return 1
+        if most < 2 or job.world_size > 1 or rank.pace > _SOON:
+            return 0
         size = job.geometry.batch_size
-        most = min(
-            most,
-            int(moment / rank.pace) if rank.pace > 0 else most,
-            2 * rank.before,  # a pace is believed little by little
-            _ROWS // size,
-            job.geometry.steps(epoch.left) - epoch.drawn,
+        moment = max(_MOMENT, _OF_EACH * len(self._state.ranks))
+        most = max(
+            1,
+            min(
+                most,
+                int(moment / rank.pace) if rank.pace > 0 else most,
+                2 * rank.before,  # a pace is believed little by little
+                _ROWS // size,
+                job.geometry.steps(epoch.left) - epoch.drawn,
+            ),
         )
-        if most < 2:
-            return 1
         found = self._outlook.only_read(job, view)
         return most if found == self._state.remaining.left(job.number) else min(most, found // size)

@@ -32,8 +32,8 @@ _SLOT = Slot(0, 0)
 _AHEAD = 3
 """Batches that are in the making at a time."""
 _PATIENCE = 30.0
-DECODE_S, AUGMENT_S = 300e-6, 25e-6
-"""What decoding and augmenting a small image is said to take."""
+DECODE_S, AUGMENT_S, LONG_S = 300e-6, 25e-6, 1e-3
+"""What decoding and augmenting a small image is said to take; and augmenting, where it is to be worth sharing."""
 
 
 class Client:
@@ -70,6 +70,7 @@ class Client:
             attached.close()
         directory = SharedDirectory(self.client, dict.fromkeys(CACHEABLE, 0))
         self._coordinator = Coordinator(directory, rows_per_order=batch)
+        self._augment_s = LONG_S if wanted["alike"] else AUGMENT_S
         self._epoch = 0
         self.batches = 0
 
@@ -114,11 +115,11 @@ class Client:
         done = OrderDone(order.id, [])
         done.spent = Spent(
             decode=DECODE_S * decoded,
-            augment=AUGMENT_S * augmented,
+            augment=self._augment_s * augmented,
             fetched=decoded,
             decoded=decoded,
             prepared=augmented,
-            cpu=DECODE_S * decoded + AUGMENT_S * augmented,
+            cpu=DECODE_S * decoded + self._augment_s * augmented,
         )
         if order.grants:
             done.published = self._published(order)

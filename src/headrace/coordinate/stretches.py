@@ -12,8 +12,10 @@ from headrace.coordinate.members import Epoch, Job, Rank
 from headrace.coordinate.outlook import Outlook
 from headrace.coordinate.state import State
 from headrace.coordinate.tickets import Ticket
+from headrace.core.forms import Form
 from headrace.sampling import CacheView
 
+_AUGMENTED = int(Form.AUGMENTED)  # numpy takes long over enumerations
 _MOMENT = 0.05
 """Seconds: a rank is given at once what it takes in that time. What it was given is held for it, and it does not get
 what comes to be cached meanwhile."""
@@ -36,7 +38,9 @@ class Stretches:
         """Whether a batch that was drawn by itself is a stretch, too."""
         if most < 2 or rank.pace > _SOON or ticket.blocks or ticket.waiting:
             return False
-        return bool(ticket.dress.forms.all())
+        forms = ticket.dress.forms
+        # (Augmented ones that nobody needs any more make room for others: that is not put off.)
+        return bool(forms.all()) and (rank.pace <= _MOMENT / 2 or int(forms.max()) < _AUGMENTED)
 
     def batches(self, job: Job, rank: Rank, epoch: Epoch, view: CacheView, most: int) -> int:
         """Batches of the stretch that a rank is given now, of those that it asks for at most; 0: it is given none.
@@ -45,6 +49,9 @@ class Stretches:
         they get one at a time.)
         """
         if most < 2 or job.world_size > 1 or rank.pace > _SOON:
+            return 0
+        passing = job.shelves.get(Form.AUGMENTED)
+        if rank.pace > _MOMENT / 2 and passing is not None and len(passing):
             return 0
         size = job.geometry.batch_size
         moment = max(_MOMENT, _OF_EACH * len(self._state.ranks))

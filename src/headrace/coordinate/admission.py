@@ -27,6 +27,8 @@ class Admission:
     def keep(self, job: Job, ticket: Ticket, rows: Ids) -> None:
         """Decide what of the rows that have to be prepared is kept, and grant memory for it."""
         forms = ticket.dress.forms[rows]
+        if len(forms) and int(forms.min()) >= _DECODED and not self._passing_on.pays(job):
+            return  # all of it is there
         rows = rows[forms < _AUGMENTED]
         if not len(rows):
             return

@@ -253,7 +253,8 @@ class Drawing:
     ) -> None:
         """Make a ticket of a rank's samples, and tell it."""
         dress, waits = self._entering.enter(job, ids, may_wait=not (epoch.explicit or job.collates))
-        if not epoch.explicit:
+        alike = not waits.any() and int(dress.forms.min()) == int(dress.forms.max())
+        if not epoch.explicit and not alike:
             # Rows that enter alike lie together, those that wait at the end: they make orders of their own.
             rank_of = np.where(waits, 4, 3 - dress.forms.astype(np.int64))
             order = np.argsort(rank_of, kind="stable")

@@ -21,6 +21,8 @@ _MOMENT = 0.05
 what comes to be cached meanwhile."""
 _SOON = 0.1
 """Seconds from batch to batch below which a rank is left to say itself that one is over: it asks again soon."""
+_LONG = 0.25
+"""What stands for either where all of a job's samples are cached: nothing better comes, and they need no room."""
 _OF_EACH = 0.005
 """The same for each rank, where there are many: they may take little because the host has many to serve."""
 _ROWS = 2048
@@ -48,22 +50,22 @@ class Stretches:
         It is made of samples that are cached and of which nothing more is kept. (Ranks of one job share each step, so
         they get one at a time.)
         """
-        if most < 2 or job.world_size > 1 or rank.pace > _SOON:
+        decoded = job.shelves.get(Form.DECODED)
+        whole = decoded is not None and len(decoded) >= job.dataset.size
+        if most < 2 or job.world_size > 1 or rank.pace > (_LONG if whole else _SOON):
             return 0
         passing = job.shelves.get(Form.AUGMENTED)
         if rank.pace > _MOMENT / 2 and passing is not None and len(passing):
             return 0
         size = job.geometry.batch_size
-        moment = max(_MOMENT, _OF_EACH * len(self._state.ranks))
-        most = max(
-            1,
-            min(
-                most,
-                int(moment / rank.pace) if rank.pace > 0 else most,
-                2 * rank.before,  # a pace is believed little by little
-                _ROWS // size,
-                job.geometry.steps(epoch.left) - epoch.drawn,
-            ),
-        )
         found = self._outlook.only_read(job, view)
-        return most if found == self._state.remaining.left(job.number) else min(most, found // size)
+        everything = found == self._state.remaining.left(job.number)
+        moment = _LONG if everything and whole else max(_MOMENT, _OF_EACH * len(self._state.ranks))
+        most = min(
+            most,
+            int(moment / rank.pace) if rank.pace > 0 else most,
+            2 * rank.before,  # a pace is believed little by little
+            _ROWS // size,
+            job.geometry.steps(epoch.left) - epoch.drawn,
+        )
+        return max(1, most) if everything else min(max(1, most), found // size)

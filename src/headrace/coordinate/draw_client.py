@@ -208,7 +208,7 @@ class DrawClient:
             if self._asked and reply.epoch == self._epoch:
                 self.company = reply.company
                 draw = read(reply, self._asked.popleft(), self.instance, parted=not self.join.collates)
-                self._low = len(reply.stretch) // _EARLY
+                self._low = -(-len(reply.stretch) // _EARLY) if len(reply.stretch) > 1 else 0
                 if reply.stretch:
                     self._stretches[reply.ticket] = len(draw.indices), len(draw.indices)
                     for part in cut(draw, reply.stretch):

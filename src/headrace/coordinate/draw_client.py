@@ -40,8 +40,6 @@ Send = Callable[[Request, bytes | None], None]
 
 _AHEAD = 1
 """Draws that are asked for before they are needed. More would only lock more of the cache."""
-_EARLY = 4
-"""Of those that came at once, this part is left when the next are asked for."""
 
 
 class DrawClient:
@@ -208,7 +206,7 @@ class DrawClient:
             if self._asked and reply.epoch == self._epoch:
                 self.company = reply.company
                 draw = read(reply, self._asked.popleft(), self.instance, parted=not self.join.collates)
-                self._low = -(-len(reply.stretch) // _EARLY) if len(reply.stretch) > 1 else 0
+                self._low = reply.early
                 if reply.stretch:
                     self._stretches[reply.ticket] = len(draw.indices), len(draw.indices)
                     for part in cut(draw, reply.stretch):

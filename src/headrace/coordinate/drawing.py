@@ -223,6 +223,7 @@ class Drawing:
             given=epoch.given + stop,
             last=job.is_last(epoch, step + batches - 1),
             stretch=[size] * (batches - 1) + [len(ids) - size * (batches - 1)],
+            early=self._stretches.early(job, batches),
         )
 
     def _draw(self, job: Job, epoch: Epoch, view: CacheView, count: int) -> None:
@@ -297,6 +298,7 @@ class Drawing:
         last: bool,
         of_all_ranks: Ids | None = None,
         stretch: list[int] | None = None,
+        early: int = 0,
     ) -> None:
         """Tell a rank what it is given."""
         seed, key = self._state.randomness(ticket)
@@ -325,6 +327,7 @@ class Drawing:
                     else job.dataset.to_local(of_all_ranks).tobytes(),
                     company=0 if explicit else len(self._outlook.peers(job)),
                     stretch=stretch or [],
+                    early=early,
                 ),
             )
         )

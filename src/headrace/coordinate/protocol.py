@@ -154,6 +154,8 @@ class Drawn(msgspec.Struct, tag="drawn", array_like=True):
     stretch: list[int] = []
     """Where rows are only read, and the rank itself says when they are over (``Ask.over``), because no worker has
     anything to report of them: the rows of each batch, of which there may be several."""
+    early: Count = 0
+    """So many of them are left when the rank asks for more."""
 
 
 class Over(msgspec.Struct, tag="over", array_like=True):

@@ -25,6 +25,8 @@ _LONG = 0.25
 """What stands for either where all of a job's samples are cached: nothing better comes, and they need no room."""
 _OF_EACH = 0.005
 """The same for each rank, where there are many: they may take little because the host has many to serve."""
+_EARLY = 4
+"""This part of a stretch."""
 _ROWS = 2048
 """Rows of a stretch: so many fit into one message."""
 
@@ -44,14 +46,24 @@ class Stretches:
         # (Augmented ones that nobody needs any more make room for others: that is not put off.)
         return bool(forms.all()) and (rank.pace <= _MOMENT / 2 or int(forms.max()) < _AUGMENTED)
 
+    def early(self, job: Job, batches: int) -> int:
+        """How many batches of a stretch are left when the rank asks for more: the answer takes its time. (Where the
+        cache has no room for everything, what is asked for sooner takes it for longer.)"""
+        return -(-batches // _EARLY) if batches > 1 and self._is_whole(job) else batches // _EARLY
+
+    @staticmethod
+    def _is_whole(job: Job) -> bool:
+        """Whether all of a job's samples are cached."""
+        decoded = job.shelves.get(Form.DECODED)
+        return decoded is not None and len(decoded) >= job.dataset.size
+
     def batches(self, job: Job, rank: Rank, epoch: Epoch, view: CacheView, most: int) -> int:
         """Batches of the stretch that a rank is given now, of those that it asks for at most; 0: it is given none.
 
         It is made of samples that are cached and of which nothing more is kept. (Ranks of one job share each step, so
         they get one at a time.)
         """
-        decoded = job.shelves.get(Form.DECODED)
-        whole = decoded is not None and len(decoded) >= job.dataset.size
+        whole = self._is_whole(job)
         if most < 2 or job.world_size > 1 or rank.pace > (_LONG if whole else _SOON):
             return 0
         passing = job.shelves.get(Form.AUGMENTED)

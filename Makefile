@@ -12,7 +12,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 PARALLEL ?= -n 4 --dist loadfile
 
 .PHONY: demo test test-trainers fuzz check wheel bench-single bench-dropin bench-accuracy bench-sharing bench-model \
-	bench-doctor bench-ranks bench-workers bench-simulate readme-picture papers soak clean system help
+	bench-doctor bench-host bench-ranks bench-workers bench-simulate readme-picture papers soak clean system help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -92,6 +92,9 @@ bench-ranks:  ## four and eight ranks in lockstep on skewed storage, and a bottl
 
 bench-workers:  ## num_workers left out against the best number (QUICK=1 for a few minutes)
 	PYTHON=$(PYTHON) benchmarks/ranks/run workers $(if $(QUICK),--quick)
+
+bench-host:  ## what the shared host deals out, and sharing against not sharing where nothing is gained by it (QUICK=1)
+	PYTHON=$(PYTHON) benchmarks/host/run $(if $(QUICK),--quick)
 
 bench-simulate: $(VENV)/.installed  ## the simulator against what bench-sharing measured, and its largest scenario (QUICK=1)
 	PYTHONPATH=. $(BIN)/python -m benchmarks.simulate.bench $(if $(QUICK),--quick)

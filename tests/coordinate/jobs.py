@@ -115,6 +115,7 @@ class Work:
     reads: dict[int, Extent] = field(default_factory=dict)
     open: set[int] = field(default_factory=set)
     updated: bool = False
+    stretch: bool = False
 
 
 class Member:
@@ -139,8 +140,12 @@ class Member:
         dataset: str = "",
         collates: bool = False,
         token: str = "",
+        together: int = 1,
     ) -> None:
-        self.world, self.samples = world, samples
+        """``together``: batches that it takes at once."""
+        self.world, self.samples, self.together = world, samples, together
+        self.ended: list[tuple[int, int]] = []
+        """Stretches that are over, which it has not told, and their rows."""
         self.member = world.next_member()
         self.batch, self.sampling, self.keys, self.drop_last = batch, sampling, keys, drop_last
         self.group, self.rank, self.world_size = group or f"g{self.member}", rank, world_size
@@ -196,7 +201,17 @@ class Member:
     def ask(self, indices: Ids | None = None) -> None:
         """Ask for a batch."""
         self.waiting_asks += 1
-        self.world.tell(Asked(self.member, b"" if indices is None else indices.tobytes()))
+        over, self.ended = np.array([ticket for ticket, _ in self.ended], np.int64).tobytes(), []
+        self.world.tell(
+            Asked(self.member, b"" if indices is None else indices.tobytes(), self.together, over)
+        )
+        self.world.deliver()
+
+    def tell_ends(self) -> None:
+        """Say which stretches are over without asking for more."""
+        for ticket, rows in self.ended:
+            self.world.tell(Done(self.member, Finished(ticket, 0, rows)))
+        self.ended.clear()
         self.world.deliver()
 
     def go_on(self) -> None:
@@ -247,6 +262,10 @@ class Member:
             work.reads.pop(row, None)
         if not work.open:
             self.work.pop(work.ticket, None)
+        if work.stretch and (work.open or first == 0):  # told as a whole, or row by row where it is given up
+            if not work.open:
+                self.ended.append((work.ticket, len(work.forms)))
+            return
         for extent in made:
             world.extents[extent.start] = extent
         decoded = int(np.count_nonzero(work.forms[rows] < Form.DECODED))
@@ -311,17 +330,25 @@ class Member:
             drawn.waits,
             open=set(range(rows)),
             updated=drawn.waits == rows,
+            stretch=bool(drawn.stretch),
         )
+        if drawn.stretch:
+            assert len(drawn.stretch) <= self.together and sum(drawn.stretch) == rows
+            assert drawn.waits == rows and not drawn.grants and not work.keep.any() and work.forms.all()
+            assert all(count == self.batch for count in drawn.stretch[:-1]), "only the last may be smaller"
+            assert 0 < drawn.stretch[-1] <= self.batch
+            self.world.stretches += 1
         assert rows and (indices >= 0).all() and (indices < len(self.samples)).all()
         assert drawn.ticket not in self.world.tickets, "tickets are never used again"
         self.world.tickets.add(drawn.ticket)
         self.work[work.ticket] = work
-        self.step += 1
         self.given, self.last = drawn.given, drawn.last
-        self.got.append(indices)
-        self.steps_of_all[drawn.step] = (
-            np.frombuffer(drawn.of_all_ranks, np.int64) if drawn.of_all_ranks else indices
-        )
+        for part in np.split(indices, np.cumsum(drawn.stretch)[:-1]) if drawn.stretch else [indices]:
+            self.got.append(part)
+            self.steps_of_all[self.step] = (
+                np.frombuffer(drawn.of_all_ranks, np.int64) if drawn.of_all_ranks else part
+            )
+            self.step += 1
         self.world.reading(work, range(drawn.waits))
         self.world.granted(work, unpacked(drawn.grants))
 
@@ -363,7 +390,7 @@ class World:
         self.tickets: set[int] = set()
         self.served: dict[str, set[int]] = {}
         self.hits: Counter[Form] = Counter()
-        self.instances = self.decodes = 0
+        self.instances = self.decodes = self.stretches = 0
         self._members = 0
 
     def next_member(self) -> int:
@@ -473,6 +500,8 @@ class World:
         for _ in range(1000):
             todo = [work for member in self.live() for work in member.work.values()]
             if not todo:
+                for member in self.live():
+                    member.tell_ends()
                 return
             for work in todo:
                 if work.ticket in work.member.work:

@@ -80,6 +80,7 @@ class Schedule:
             batch=batch,
             drop_last=drop_last,
             collates=collates,
+            together=8,
             **self.terms,  # type: ignore[arg-type]
         )
         assert isinstance(member.answer, Joined)

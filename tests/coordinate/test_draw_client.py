@@ -42,7 +42,7 @@ class Host:
         if isinstance(request, Begin):
             event: Event = Began(member, request, beside)
         elif isinstance(request, Ask):
-            event = Asked(member, request.indices)
+            event = Asked(member, request.indices, request.most, request.over, request.spent)
         else:
             assert isinstance(request, Finished)
             event = Done(member, request)
@@ -82,7 +82,8 @@ class Rank:
 
     def finish(self, draw: Draw) -> None:
         if draw.lookup is not None:
-            self.client.give_up(draw.lookup.ticket, draw.lookup.instance, 0, len(draw.indices))
+            first, count = draw.lookup.first, len(draw.indices)
+            self.client.give_up(draw.lookup.ticket, draw.lookup.instance, first, count)
             self.host.speak()
 
     def rest(self, draws: SharedDraws) -> list[Draw]:

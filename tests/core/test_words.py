@@ -40,6 +40,31 @@ def test_whoever_has_the_kernels_has_these() -> None:
     assert native.calls is not None
 
 
+@given(st.integers(1, 500), st.lists(st.integers(0, 1 << 32), max_size=8), st.booleans())
+def test_readers_are_counted_the_same(size: int, seeds: list[int], strided: bool) -> None:
+    """Any number of readers come, some samples twice; then they go one after the other."""
+    one, other = ((np.zeros(64 * bitset.words_for(size), np.int32), Bits.empty(size).words) for _ in range(2))
+    came = []
+    for seed in seeds:
+        ids = np.random.default_rng(seed).integers(0, size, seed % 40)
+        came.append(np.stack([ids, ids], axis=1)[:, 0] if strided else ids)
+    for ours, theirs, turns in (
+        (bitset.hold, words.hold, came),
+        (bitset.let_go, words.let_go, came[::-1]),
+    ):
+        for ids in turns:
+            ours(*one, ids)
+            theirs(*other, ids)
+            assert one[0].tolist() == other[0].tolist() and one[1].tolist() == other[1].tolist()
+            assert bitset.members(one[1]).tolist() == np.flatnonzero(one[0]).tolist()
+    assert not one[0].any() and not one[1].any()
+    for let_go in (bitset.let_go, words.let_go):
+        with pytest.raises(ValueError, match="no reader"):
+            let_go(np.zeros(64, np.int32), np.zeros(1, np.uint64), np.array([3]))
+    with pytest.raises(ValueError, match="fewer counts"):
+        bitset.hold(np.zeros(63, np.int32), np.zeros(1, np.uint64), np.array([3]))
+
+
 @given(sets(), st.integers(0, 300), st.booleans())
 def test_members_and_changes_are_the_same(case: Any, count: int, strided: bool) -> None:
     there, rng = case

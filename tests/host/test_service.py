@@ -263,7 +263,7 @@ def test_orders_that_take_the_place_of_lost_ones_do_without_the_cache() -> None:
     forms, empty = np.full(8, Form.DECODED, np.uint8), np.zeros((0, 4), np.int64)
     lookup = Lookup(5, 3, forms, np.full(8, 64), np.full(8, 10), np.zeros(8, np.uint8), empty, waits=8)
     drawn = Draw(0, 0, np.arange(8), 8, lookup=lookup)
-    directory = SharedDirectory(client.give_up, dict.fromkeys(CACHEABLE, 0))
+    directory = SharedDirectory(client, dict.fromkeys(CACHEABLE, 0))
     order = Order(1, 0, 0, 8, 4, 0, 0, 0, np.arange(4).tobytes())
     directory.dress(order, drawn)
     assert (order.ticket, order.first, set(order.forms)) == (5, 4, {Form.DECODED})

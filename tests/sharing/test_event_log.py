@@ -22,8 +22,8 @@ def test_a_real_run_is_replayed_to_the_same_answers(start: Start, place: Path, t
     log = tmp_path / "events"
     environment = {"HEADRACE_HOST_EVENTS": str(log)}
     data = {"size": 301, "augment": "stamp"}
-    # an epoch of a job is 301 / 4 draws, and a draw is asked for and reported
-    epochs = max(2, EVENTS // (3 * 2 * 76))
+    # an epoch of a job is 301 / 4 draws; those that are given one by one are asked for and reported
+    epochs = max(2, EVENTS // (3 * 76))
     terms = {"cache": 60_000}
     jobs = [
         start(environment, data=data, loader={**terms, "batch_size": batch}, epochs=epochs)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.coordinate.members import Job
+from headrace.coordinate.passing_on import PassingOn
 from headrace.coordinate.shelf import Shelf
 from headrace.coordinate.state import State
 from headrace.coordinate.tickets import Ticket
@@ -19,12 +20,15 @@ _DECODED, _AUGMENTED = int(Form.DECODED), int(Form.AUGMENTED)  # numpy takes lon
 class Admission:
     """Decides what is kept."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, passing_on: PassingOn) -> None:
         self._state = state
+        self._passing_on = passing_on
 
     def keep(self, job: Job, ticket: Ticket, rows: Ids) -> None:
         """Decide what of the rows that have to be prepared is kept, and grant memory for it."""
         forms = ticket.dress.forms[rows]
+        if len(forms) and int(forms.min()) >= _DECODED and not self._passing_on.pays(job):
+            return  # all of it is there
         rows = rows[forms < _AUGMENTED]
         if not len(rows):
             return
@@ -34,7 +38,7 @@ class Admission:
             rows, ids = rows[np.sort(first)], ids[np.sort(first)]
         encoded, decoded, augmented = (job.shelves.get(form) for form in CACHEABLE)
         served: set[int] = set()
-        if augmented is not None and len(augmented.jobs) > 1 and self._state.pool.allows(Form.AUGMENTED):
+        if augmented is not None and self._passes_on(job, decoded, ticket, rows):
             served = augmented.jobs
             there = test(augmented.cached.words, ids) | test(augmented.pending.words, ids)
             needs = self._state.fresh_needs(augmented, ids)
@@ -74,6 +78,16 @@ class Admission:
                     wanted |= ~lasts
                 fresh &= wanted
                 self.grant(ticket, encoded, rows[fresh], ids[fresh], needs[fresh], len(encoded.jobs))
+
+    def _passes_on(self, job: Job, decoded: Shelf | None, ticket: Ticket, rows: Ids) -> bool:
+        """Whether what is augmented is kept for others."""
+        if not self._passing_on.augmented(job):
+            return False
+        if decoded is None or not self._state.pool.allows(Form.DECODED) or self._passing_on.pays(job):
+            return True
+        # It does not pay where all of them are decoded, or are about to be because there is room for it.
+        missing = int(np.count_nonzero(ticket.dress.forms[rows] < _DECODED))
+        return missing > max(0, self._state.pool.spare // decoded.expected)
 
     def grant(
         self,

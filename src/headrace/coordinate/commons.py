@@ -41,8 +41,10 @@ from headrace.coordinate.finishing import Finishing
 from headrace.coordinate.instances import Instances
 from headrace.coordinate.joining import Joining
 from headrace.coordinate.outlook import Outlook
+from headrace.coordinate.passing_on import PassingOn
 from headrace.coordinate.protocol import Fill
 from headrace.coordinate.state import State
+from headrace.coordinate.stretches import Stretches
 from headrace.coordinate.universe import Universe
 from headrace.coordinate.upkeep import Upkeep
 from headrace.coordinate.waiting import Waiting
@@ -60,20 +62,23 @@ class Commons:
         """
         state = self.state = State(instance=instance, nonce=nonce, span=span, universe=universe)
         state.shared_split.cpus = cpus
-        entering, admission = Entering(state), Admission(state)
+        passing_on = PassingOn(state)
+        entering, admission = Entering(state), Admission(state, passing_on)
         instances, budgets = Instances(state), Budgets(state)
         waiting = Waiting(state, entering, admission)
         finishing = Finishing(state, admission, waiting)
         self._joining = Joining(state, instances, finishing, budgets)
-        self._drawing = Drawing(state, Outlook(state), entering, admission, waiting, instances)
-        self._filling = Filling(state, entering, admission, finishing)
+        outlook = Outlook(state, passing_on)
+        stretches = Stretches(state, outlook)
+        self._drawing = Drawing(state, outlook, entering, admission, waiting, instances, stretches)
+        self._filling = Filling(state, entering, admission, finishing, passing_on)
         self._finishing, self._waiting, self._budgets = finishing, waiting, budgets
         self.upkeep = Upkeep(state)
         self._handlers: dict[type, Callable[[Any], None]] = {
             Came: self._came,
             Named: self._named,
             Began: lambda event: self._drawing.begin(event.member, event.begin, event.progress),
-            Asked: lambda event: self._drawing.ask(event.member, event.indices),
+            Asked: self._asked,
             Done: self._done,
             WasIdle: self._was_idle,
             Gone: self._gone,
@@ -109,6 +114,13 @@ class Commons:
 
     def _named(self, event: Named) -> None:
         self.state.out.append((event.member, self._joining.identities(event.member, event.identities)))
+
+    def _asked(self, event: Asked) -> None:
+        self._drawing.check(event.member, event.indices, event.most)
+        if event.over:
+            self._finishing.over(event.member, event.over, event.spent)
+            self._drawing.go_on()
+        self._drawing.ask(event.member, event.indices, event.most)
 
     def _done(self, event: Done) -> None:
         self._finishing.finished(event.member, event.finished)

@@ -9,7 +9,7 @@ _WINDOW = 16
 """Of so many times what is enough, the older half counts half."""
 _FAR = 8.0
 """A report may say so many times the mean: one of a worker that was stopped for a minute is no measure."""
-_TOGETHER = 64
+_TOGETHER = 256
 """Rows whose reports are taken together."""
 _ENOUGH = 256
 """Samples after which a mean is believed."""
@@ -63,7 +63,7 @@ class RunningMean:
 class Took:
     """What workers of one job took lately: sums over a few reports, as there are many of them."""
 
-    __slots__ = ("rows", "stages")
+    __slots__ = ("augment_cpu", "rows", "stages")
 
     def __init__(self) -> None:
         self.clear()
@@ -73,6 +73,8 @@ class Took:
         self.rows = 0
         self.stages = [0.0] * 6
         """Seconds and samples of fetching, decoding and augmenting."""
+        self.augment_cpu = 0.0
+        """Seconds of augmenting for which a processor was busy with it."""
 
     def add(self, spent: Spent, rows: int) -> bool:
         """A report about so many rows; whether there is enough to learn from."""
@@ -83,6 +85,11 @@ class Took:
         stages[3] += spent.decoded
         stages[4] += spent.augment
         stages[5] += spent.prepared
+        both = spent.decode + spent.augment
+        # (of both together it is known how long a processor was busy)
+        self.augment_cpu += (
+            spent.augment * min(1.0, spent.cpu / both) if both and spent.cpu else spent.augment
+        )
         self.rows += rows
         return self.rows >= _TOGETHER
 
@@ -90,10 +97,12 @@ class Took:
 class Costs:
     """What each stage takes for one sample."""
 
-    __slots__ = ("augment", "decode", "fetch")
+    __slots__ = ("augment", "augment_cpu", "decode", "fetch")
 
     def __init__(self) -> None:
         self.fetch, self.decode, self.augment = (RunningMean(_ENOUGH, _MOST, _LEAST) for _ in range(3))
+        self.augment_cpu = RunningMean(_ENOUGH, _MOST, _LEAST)
+        """Without what augmenting waited for a processor: how many others there are says nothing of a sample."""
 
     @property
     def known(self) -> bool:
@@ -104,6 +113,7 @@ class Costs:
         """Count what was reported."""
         for at, mean in enumerate((self.fetch, self.decode, self.augment)):
             mean.add(took.stages[2 * at], took.stages[2 * at + 1], took.rows)
+        self.augment_cpu.add(took.augment_cpu, took.stages[5], took.rows)
 
     def to(self, form: Form) -> float:
         """Seconds to prepare a sample from storage up to a form. The further, the longer."""

@@ -16,6 +16,7 @@ import numpy as np
 from headrace.coordinate.members import STEPS, write_progress
 from headrace.coordinate.protocol import (
     MOST_ROWS,
+    MOST_TOGETHER,
     Ask,
     Begin,
     Drawn,
@@ -27,10 +28,11 @@ from headrace.coordinate.protocol import (
     Request,
     Update,
 )
+from headrace.coordinate.replies import cut, read, updated
 from headrace.core import random as rnd
 from headrace.core.bits import Bits, choose, put
 from headrace.core.errors import HostUnavailable, OptionError
-from headrace.core.forms import Form
+from headrace.planning import Spent
 from headrace.sampling import Draw, Geometry, Lookup
 from headrace.sampling.draw import Ids
 
@@ -38,7 +40,6 @@ Send = Callable[[Request, bytes | None], None]
 
 _AHEAD = 1
 """Draws that are asked for before they are needed. More would only lock more of the cache."""
-_AUGMENTED = int(Form.AUGMENTED)  # numpy takes long over enumerations
 
 
 class DrawClient:
@@ -57,8 +58,18 @@ class DrawClient:
         """By ticket: draws of which some rows wait."""
         self._asked: deque[Draw | None] = deque()
         """What the rank itself drew, or None, for each draw that has not come."""
+        self._low = 0
+        """So many draws are left when others are asked for."""
+        self._stretches: dict[int, tuple[int, int]] = {}
+        """By ticket, of draws that came together: rows that are neither prepared nor given up, and all rows."""
+        self._ended: list[tuple[int, int]] = []
+        """Tickets of those that are over, which the host has not been told, and their rows."""
+        self._spent: Spent | None = None
+        """What they took."""
         self._epoch = -1
         self._explicit = self._over = False
+        self._left = False
+        """Whether the epoch was left before its end."""
         self._given = Bits.empty(0)
         self._steps: dict[int, Ids] = {}
         self._step = 0
@@ -89,7 +100,9 @@ class DrawClient:
     @property
     def wants(self) -> int:
         """Draws that should be asked for now."""
-        return 0 if self._over else max(0, _AHEAD - len(self._asked) - len(self._drawn))
+        if self._over or self._asked or len(self._drawn) > self._low:
+            return 0
+        return max(1, _AHEAD - len(self._drawn))
 
     # -- epochs and draws --------------------------------------------------------------------------------------
 
@@ -98,7 +111,7 @@ class DrawClient:
         self._drop_draws()
         if self.join.world_size > 1 and not self._explicit and self._epoch >= 0:
             self._before = (self._epoch, self._given, self._steps, self._step)
-        self._epoch, self._explicit, self._over = epoch, explicit, False
+        self._epoch, self._explicit, self._over, self._left = epoch, explicit, False, False
         self._given = Bits.empty(self.join.samples) if given is None else given.copy()
         self._steps, self._step = {}, 0
         if explicit or not self._given.count():
@@ -118,30 +131,72 @@ class DrawClient:
                 "Use smaller batches, or share=False"
             )
         self._asked.append(own)
-        self._send(_ask(own), None)
+        self._send(self._ask(own), None)
+
+    def _ask(self, own: Draw | None) -> Ask:
+        """With it the host is told which stretches are over: they are asked for as often as they end."""
+        over, spent = np.array([ticket for ticket, _ in self._ended], np.int64).tobytes(), self._spent
+        self._ended, self._spent = [], None
+        return Ask(b"" if own is None else own.indices.tobytes(), MOST_TOGETHER, over, spent)
 
     def take(self) -> Draw | None:
         """The next draw, if it is here."""
-        return self._drawn.popleft() if self._drawn else None
+        found = self._drawn.popleft() if self._drawn else None
+        if self._ended and self._asked and not self._drawn:
+            self._tell_ends()
+        return found
 
     def drop(self) -> None:
         """The epoch was left: give up what came and was not taken, and wait for nothing."""
+        self._left = True
         self._drop_draws()
         self._waiting.clear()
         self.updates.clear()
+        self._tell_ends()
 
     def _drop_draws(self) -> None:
         for draw in self._drawn:
             if draw.lookup is not None:
                 self._waiting.pop(draw.lookup.ticket, None)
-                self.give_up(draw.lookup.ticket, draw.lookup.instance, 0, len(draw.indices))
+                first, count = draw.lookup.first, len(draw.indices)
+                self.give_up(draw.lookup.ticket, draw.lookup.instance, first, count)
         self._drawn.clear()
         self._asked.clear()
+        self._low = 0
 
     def give_up(self, ticket: int, instance: int, first: int, count: int) -> None:
         """Rows of a draw will not be prepared."""
         if ticket >= 0 and instance == self.instance:
             self._send(Finished(ticket, first, count), None)
+            self._end(ticket, count)
+
+    def done(self, ticket: int, instance: int, count: int, spent: Spent) -> None:
+        """Rows of a draw are prepared of which no worker tells the host."""
+        if instance != self.instance or ticket not in self._stretches:
+            return
+        if self._spent is None:
+            self._spent = Spent()
+        self._spent.add(spent)
+        self._end(ticket, count)
+
+    def _end(self, ticket: int, count: int) -> None:
+        left, rows = self._stretches.get(ticket, (0, 0))
+        if left > count:
+            self._stretches[ticket] = left - count, rows
+        elif left:
+            del self._stretches[ticket]
+            self._ended.append((ticket, rows))
+            # Nothing more is asked for soon; or it was, and the host may wait for just this before it answers.
+            if self._over or self._left or (self._asked and not self._drawn):
+                self._tell_ends()
+
+    def _tell_ends(self) -> None:
+        """Tell the host which stretches are over."""
+        spent, self._spent = self._spent or Spent(), None
+        for ticket, rows in self._ended:
+            self._send(Finished(ticket, 0, rows, spent=spent), None)
+            spent = Spent()
+        self._ended.clear()
 
     # -- what the host says ------------------------------------------------------------------------------------
 
@@ -150,7 +205,14 @@ class DrawClient:
         if isinstance(reply, Drawn):
             if self._asked and reply.epoch == self._epoch:
                 self.company = reply.company
-                self._note(_read(reply, self._asked.popleft(), self.instance, parted=not self.join.collates))
+                draw = read(reply, self._asked.popleft(), self.instance, parted=not self.join.collates)
+                self._low = reply.early
+                if reply.stretch:
+                    self._stretches[reply.ticket] = len(draw.indices), len(draw.indices)
+                    for part in cut(draw, reply.stretch):
+                        self._note(part)
+                else:
+                    self._note(draw)
             else:
                 count = len(reply.indices) // 8  # of an epoch that was left
                 self.give_up(reply.ticket, self.instance, 0, count)
@@ -158,10 +220,11 @@ class DrawClient:
             if reply.epoch == self._epoch:
                 self._over = True
                 self._asked.clear()
+                self._tell_ends()
         elif isinstance(reply, Update):
-            draw = self._waiting.pop(reply.ticket, None)
-            if draw is not None and draw.lookup is not None:
-                self._go_on(draw, _updated(draw.lookup, reply))
+            waited = self._waiting.pop(reply.ticket, None)
+            if waited is not None and waited.lookup is not None:
+                self._go_on(waited, updated(waited.lookup, reply))
         elif isinstance(reply, Refused):
             raise HostUnavailable(reply.reason)
 
@@ -186,6 +249,9 @@ class DrawClient:
 
     def lose_host(self) -> None:
         """It is gone. Nobody will tell what became of rows that wait: they are prepared here."""
+        self._stretches.clear()
+        self._ended.clear()
+        self._spent = None
         for draw in self._waiting.values():
             assert draw.lookup is not None
             self._go_on(draw, draw.lookup)
@@ -205,7 +271,7 @@ class DrawClient:
         else:
             self._report(self._epoch, self._given, self._steps, self._step)
         for own in self._asked:
-            self._send(_ask(own), None)
+            self._send(self._ask(own), None)
         return not self._explicit and self.join.world_size > 1
 
     def draw_alone(self) -> None:
@@ -234,62 +300,3 @@ class DrawClient:
         randomness = (self.instance & ((1 << 63) - 1), (1 << 40) + self._epoch)
         position = self._given.count() + stop
         self._note(Draw(self._epoch, step, ids, position, randomness=randomness, of_all_ranks=ids))
-
-
-def _ask(own: Draw | None) -> Ask:
-    return Ask(b"" if own is None else own.indices.tobytes())
-
-
-def _read(reply: Drawn, own: Draw | None, instance: int, *, parted: bool) -> Draw:
-    """What the host ``instance`` replied. ``parted``: a batch is prepared in parts, some of which may wait."""
-    indices = np.frombuffer(reply.indices, np.int64)
-    forms = np.frombuffer(reply.forms, np.uint8)
-    copies = 0
-    if parted:
-        ready = forms[: reply.waits] == _AUGMENTED
-        copies = len(ready) if ready.all() else int(np.argmin(ready))
-    lookup = Lookup(
-        reply.ticket,
-        instance,
-        forms,
-        np.frombuffer(reply.offsets, np.int64),
-        np.frombuffer(reply.lengths, np.int64),
-        np.frombuffer(reply.keep, np.uint8),
-        _grants(reply.grants),
-        reply.waits,
-        copies,
-    )
-    if own is not None:
-        return own.looked_up(lookup)
-    return Draw(
-        reply.epoch,
-        reply.step,
-        indices,
-        reply.given,
-        reply.last,
-        randomness=(reply.seed, reply.key),
-        of_all_ranks=np.frombuffer(reply.of_all_ranks, np.int64) if reply.of_all_ranks else indices,
-        lookup=lookup,
-    )
-
-
-def _updated(lookup: Lookup, update: Update) -> Lookup:
-    """With what the host says of the rows that waited."""
-    first = lookup.waits
-
-    def joined(before: np.ndarray, after: bytes) -> np.ndarray:
-        return np.concatenate([before[:first], np.frombuffer(after, before.dtype)])
-
-    return dataclasses.replace(
-        lookup,
-        forms=joined(lookup.forms, update.forms),
-        offsets=joined(lookup.offsets, update.offsets),
-        lengths=joined(lookup.lengths, update.lengths),
-        keep=joined(lookup.keep, update.keep),
-        # (grants of the first rows were in the draw itself, and most are used up by now)
-        grants=np.concatenate([lookup.grants[lookup.grants[:, 0] < first], _grants(update.grants)]),
-    )
-
-
-def _grants(data: bytes) -> Ids:
-    return np.frombuffer(data, np.int64).reshape(-1, 4)

@@ -20,7 +20,8 @@ from headrace.coordinate.protocol import (
     Refused,
 )
 from headrace.coordinate.state import State
-from headrace.coordinate.tickets import Dress
+from headrace.coordinate.stretches import Stretches
+from headrace.coordinate.tickets import Dress, Ticket
 from headrace.coordinate.waiting import Waiting
 from headrace.core import random as rnd
 from headrace.core.bits import Bits
@@ -30,6 +31,7 @@ from headrace.sampling import CacheView
 
 Ids = NDArray[np.int64]
 
+_AUGMENTED = int(Form.AUGMENTED)  # numpy takes long over enumerations
 _LOST = "the samples of a step were lost with their host"
 
 
@@ -44,6 +46,7 @@ class Drawing:
         admission: Admission,
         waiting: Waiting,
         instances: Instances,
+        stretches: Stretches,
     ) -> None:
         self._state = state
         self._outlook = outlook
@@ -51,6 +54,7 @@ class Drawing:
         self._admission = admission
         self._waiting = waiting
         self._instances = instances
+        self._stretches = stretches
 
     def begin(self, member: int, begin: Begin, progress: bytes | None) -> None:
         """A rank begins an epoch, or goes on with one that another host began."""
@@ -106,8 +110,8 @@ class Drawing:
         epoch.left = self._state.remaining.left(job.number)
         epoch.given = job.dataset.size - epoch.left
 
-    def ask(self, member: int, indices: bytes) -> None:
-        """A rank asks for a batch."""
+    def check(self, member: int, indices: bytes, most: int) -> None:
+        """Whether a rank may ask for this."""
         job, rank = self._state.joined(member)
         if rank.epoch is None:
             raise ProtocolError("a draw was asked for before an epoch began")
@@ -120,8 +124,13 @@ class Drawing:
             job.dataset.to_universe(np.frombuffer(indices, np.int64))
         elif indices:
             raise ProtocolError("indices from a job that does not draw for itself")
+
+    def ask(self, member: int, indices: bytes, most: int) -> None:
+        """A rank asks for a batch, or for some at once."""
+        job, rank = self._state.joined(member)
         rank.heard = self._state.now
-        rank.asks.append(indices)
+        rank.asks_again(self._state.now)
+        rank.asks.append((indices, most))
         self._serve(job, rank)
 
     def serve_all(self, job: Job) -> None:
@@ -135,7 +144,8 @@ class Drawing:
                 self._state.stalled = True  # for a moment: memory set aside for guessed sizes is memory lost
                 return
             if epoch.explicit:
-                self._serve_explicit(job, rank, epoch, rank.asks.popleft())
+                self._serve_explicit(job, rank, epoch, *rank.asks.popleft())
+                rank.dealt += 1
                 continue
             step = epoch.cursors[rank.rank]
             if step not in epoch.steps:
@@ -149,17 +159,24 @@ class Drawing:
                     self._state.out.append((rank.member, Over(epoch.number)))
                     continue
                 view = self._outlook.view(job)
+                batches = self._stretches.batches(job, rank, epoch, view, rank.asks[0][1])
+                if batches:
+                    rank.asks.popleft()
+                    rank.dealt += batches
+                    self._give_stretch(job, rank, epoch, view, batches)
+                    continue
                 if self._outlook.should_wait(job, rank, view, count):
                     self._state.stalled = True
                     return
                 self._draw(job, epoch, view, count)
-            rank.asks.popleft()
+            _, most = rank.asks.popleft()
+            rank.dealt += 1
             ids = job.share(epoch, rank.rank, step)
             of_all_ranks = epoch.steps[step] if job.world_size > 1 else None
             epoch.cursors[rank.rank] = step + 1
             epoch.taken_by_all(job.world_size)
             given = epoch.given + self._cut(job, epoch, step)
-            self._give(job, rank, epoch, step, ids, given, job.is_last(epoch, step), of_all_ranks)
+            self._give(job, rank, epoch, step, ids, given, job.is_last(epoch, step), of_all_ranks, most)
 
     def _unsure(self, job: Job) -> bool:
         """Whether sizes are about to be known. Of a job that is paused they are not."""
@@ -174,23 +191,54 @@ class Drawing:
         """Samples given out by the end of a step, since the epoch's base."""
         return job.geometry.cut(epoch.left, step - epoch.base)[1] if step >= epoch.base else 0
 
-    def _serve_explicit(self, job: Job, rank: Rank, epoch: Epoch, indices: bytes) -> None:
+    def _serve_explicit(self, job: Job, rank: Rank, epoch: Epoch, indices: bytes, most: int) -> None:
         ids = job.dataset.to_universe(np.frombuffer(indices, np.int64))
         self._state.remaining.take(job.number, ids)
         step = epoch.cursors[rank.rank]
         epoch.cursors[rank.rank] = step + 1
-        self._give(job, rank, epoch, step, ids, 0, False, None)
+        self._give(job, rank, epoch, step, ids, 0, False, None, most)
+
+    def _give_stretch(self, job: Job, rank: Rank, epoch: Epoch, view: CacheView, batches: int) -> None:
+        """Draw several batches at once, of which all rows are only read, and tell the rank."""
+        first, step = epoch.drawn, epoch.cursors[rank.rank]
+        start = job.geometry.cut(epoch.left, first)[0]
+        stop = job.geometry.cut(epoch.left, first + batches - 1)[1]
+        ids = self._choose(job, epoch, view, stop - start)
+        epoch.drawn += batches
+        epoch.cursors[rank.rank] = step + batches
+        dress, _ = self._entering.enter(job, ids, may_wait=False)
+        ticket = self._state.make_ticket(job, rank.member, epoch.number, ids, dress, stretch=True)
+        self._state.shared_split.give(len(ids))
+        self._state.pool.tick(len(ids))
+        rank.open += 1
+        self._instances.take(job, epoch, ids[dress.forms == _AUGMENTED])
+        self._entering.read(ticket, np.arange(len(ids)))
+        rank.count(dress.forms, self._state.now)
+        size = job.geometry.batch_size
+        self._tell(
+            job,
+            rank,
+            ticket,
+            step,
+            given=epoch.given + stop,
+            last=job.is_last(epoch, step + batches - 1),
+            stretch=[size] * (batches - 1) + [len(ids) - size * (batches - 1)],
+            early=self._stretches.early(job, batches),
+        )
 
     def _draw(self, job: Job, epoch: Epoch, view: CacheView, count: int) -> None:
         """Draw the next step of a job."""
+        epoch.steps[epoch.base + epoch.drawn] = self._choose(job, epoch, view, count)
+        epoch.drawn += 1
+
+    def _choose(self, job: Job, epoch: Epoch, view: CacheView, count: int) -> Ids:
         job.draws += 1
         key = rnd.key(self._state.nonce, job.number, epoch.number, job.draws)
         sampler = self._state.samplers[job.sampling]
         ids = sampler.draw(self._state.remaining, job.number, count, view, key)
         if len(ids) != count:
             raise ProtocolError(f"{count} samples were to be drawn and {len(ids)} were left")
-        epoch.steps[epoch.base + epoch.drawn] = ids
-        epoch.drawn += 1
+        return ids
 
     def _give(
         self,
@@ -202,10 +250,12 @@ class Drawing:
         given: int,
         last: bool,
         of_all_ranks: Ids | None,
+        most: int,
     ) -> None:
         """Make a ticket of a rank's samples, and tell it."""
         dress, waits = self._entering.enter(job, ids, may_wait=not (epoch.explicit or job.collates))
-        if not epoch.explicit:
+        alike = not waits.any() and int(dress.forms.min()) == int(dress.forms.max())
+        if not epoch.explicit and not alike:
             # Rows that enter alike lie together, those that wait at the end: they make orders of their own.
             rank_of = np.where(waits, 4, 3 - dress.forms.astype(np.int64))
             order = np.argsort(rank_of, kind="stable")
@@ -231,17 +281,39 @@ class Drawing:
         self._entering.read(ticket, np.arange(ticket.waits))
         self._admission.keep(job, ticket, np.flatnonzero(~waits))
         rank.count(dress.forms[: ticket.waits], self._state.now)
+        ticket.stretch = self._stretches.is_one(rank, ticket, most)
+        stretch = [len(ids)] if ticket.stretch else None
+        self._tell(
+            job, rank, ticket, step, given=given, last=last, of_all_ranks=of_all_ranks, stretch=stretch
+        )
+
+    def _tell(
+        self,
+        job: Job,
+        rank: Rank,
+        ticket: Ticket,
+        step: int,
+        *,
+        given: int,
+        last: bool,
+        of_all_ranks: Ids | None = None,
+        stretch: list[int] | None = None,
+        early: int = 0,
+    ) -> None:
+        """Tell a rank what it is given."""
         seed, key = self._state.randomness(ticket)
+        dress = ticket.dress
+        explicit = job.sampling == "uniform"
         self._state.out.append(
             (
                 rank.member,
                 Drawn(
                     ticket=ticket.id,
-                    epoch=epoch.number,
+                    epoch=ticket.epoch,
                     step=step,
                     seed=seed,
                     key=key,
-                    indices=job.dataset.to_local(ids).tobytes(),
+                    indices=job.dataset.to_local(ticket.ids).tobytes(),
                     forms=dress.forms.tobytes(),
                     offsets=dress.offsets.tobytes(),
                     lengths=dress.lengths.tobytes(),
@@ -253,7 +325,9 @@ class Drawing:
                     of_all_ranks=b""
                     if of_all_ranks is None
                     else job.dataset.to_local(of_all_ranks).tobytes(),
-                    company=0 if epoch.explicit else len(self._outlook.peers(job)),
+                    company=0 if explicit else len(self._outlook.peers(job)),
+                    stretch=stretch or [],
+                    early=early,
                 ),
             )
         )

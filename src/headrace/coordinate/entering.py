@@ -35,7 +35,7 @@ class Entering:
             rows = np.flatnonzero(here)
             if len(rows):
                 dress.forms[rows] = int(form)
-                dress.offsets[rows], dress.lengths[rows] = shelf.find(ids[rows].tolist())
+                dress.offsets[rows], dress.lengths[rows] = shelf.find(ids[rows])
         if may_wait:
             for form in (Form.DECODED, Form.AUGMENTED):
                 shelf = job.shelves.get(form)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from headrace.coordinate.protocol import Begin, Finished, Join, Reply
+from headrace.planning import Spent
 
 
 class Came(msgspec.Struct, tag="came", array_like=True, frozen=True):
@@ -32,10 +33,14 @@ class Began(msgspec.Struct, tag="began", array_like=True, frozen=True):
 
 
 class Asked(msgspec.Struct, tag="asked", array_like=True, frozen=True):
-    """A rank asks for a draw; ``indices`` where it drew for itself."""
+    """A rank asks for a draw of so many batches at ``most``; ``indices`` where it drew for itself. It is done with
+    the tickets of ``over``, which took what was ``spent``."""
 
     member: int
     indices: bytes = b""
+    most: int = 1
+    over: bytes = b""
+    spent: Spent | None = None
 
 
 class Done(msgspec.Struct, tag="done", array_like=True, frozen=True):

@@ -10,6 +10,7 @@ from headrace.coordinate.entering import Entering
 from headrace.coordinate.finishing import Finishing
 from headrace.coordinate.members import Job
 from headrace.coordinate.messages import Order
+from headrace.coordinate.passing_on import PassingOn
 from headrace.coordinate.shelf import Shelf
 from headrace.coordinate.state import State
 from headrace.core import random as rnd
@@ -25,8 +26,16 @@ _FILL = 8
 class Filling:
     """Finds something for idle hands to do."""
 
-    def __init__(self, state: State, entering: Entering, admission: Admission, finishing: Finishing) -> None:
+    def __init__(
+        self,
+        state: State,
+        entering: Entering,
+        admission: Admission,
+        finishing: Finishing,
+        passing_on: PassingOn,
+    ) -> None:
         self._state = state
+        self._passing_on = passing_on
         self._entering = entering
         self._admission = admission
         self._finishing = finishing
@@ -40,8 +49,13 @@ class Filling:
         if shelf is None or self._state.pool.worths.eviction.name == "none" or not job.fills:
             return None
         # Somebody else's workers have something to do, so there is no time to spare, only this worker's turn.
+        # (A rank that was given much ahead and has paused since does nothing with it.)
+        early = self._state.now - self._state.patience
         if any(
-            not ticket.fill and ticket.id not in self._state.late for ticket in self._state.tickets.values()
+            not ticket.fill
+            and ticket.id not in self._state.late
+            and not (ticket.stretch and ticket.given < early)
+            for ticket in self._state.tickets.values()
         ):
             return None
         room = (
@@ -95,7 +109,7 @@ class Filling:
     def _shelf_to_fill(self, job: Job) -> Shelf | None:
         """What others can use augmented is prepared for them. For a job alone, what lasts is worth more."""
         augmented = job.shelves.get(Form.AUGMENTED)
-        if augmented is not None and len(augmented.jobs) > 1 and self._state.pool.allows(Form.AUGMENTED):
+        if augmented is not None and self._passing_on.pays(job):
             return augmented
         return job.shelves.get(Form.DECODED) if self._state.pool.allows(Form.DECODED) else None
 

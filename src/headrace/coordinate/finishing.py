@@ -17,8 +17,10 @@ from headrace.coordinate.waiting import Waiting
 from headrace.core.bits import drop
 from headrace.core.errors import ProtocolError
 from headrace.core.forms import CACHEABLE, Form
+from headrace.planning import Spent
 
 Ids = NDArray[np.int64]
+_NONE: Ids = np.empty(0, np.int64)
 
 
 class Finishing:
@@ -42,11 +44,7 @@ class Finishing:
         mine = {offset for offset, (row, _, _) in ticket.blocks.items() if event.first <= row < stop}
         kept = self._kept(job, ticket, event, mine) if event.published and len(closing) else {}
         # All of it is true; from here on things change.
-        self._state.decodes += int(event.spent.decoded)
-        self._state.fetches += int(event.spent.fetched)
-        self._state.shared_split.add(event.spent)
-        if job.took.add(event.spent, event.count):
-            self._state.pool.learn(job.shelves.values(), job.took)
+        self._count(job, event.spent, event.count)
         for form, wanted in zip(CACHEABLE, event.wanted, strict=True):
             if wanted and form in job.shelves:
                 job.shelves[form].too_small(min(wanted, 1 << 32))
@@ -68,9 +66,38 @@ class Finishing:
             del ticket.blocks[offset]
         self._state.pool.give_back(mine)
         self._admission.drop_encoded(job, fresh.get(Form.DECODED, []))
-        used = self.close_rows(ticket, closing) + fresh.get(Form.AUGMENTED, [])
+        used = self.close_rows(ticket, closing)
+        if Form.AUGMENTED in fresh:
+            used = np.concatenate([used, np.array(fresh[Form.AUGMENTED], np.int64)])
         self.drop_used_up(job.shelves.get(Form.AUGMENTED), used)
         self._state.pool.fit()
+
+    def over(self, member: int, tickets: bytes, spent: Spent | None) -> None:
+        """Stretches of a rank are over: their rows were read, and nothing was made of them for others."""
+        if len(tickets) % 8:
+            raise ProtocolError("tickets are cut off")
+        state = self._state
+        job, _ = state.joined(member)
+        found = [state.tickets.get(number) for number in np.frombuffer(tickets, np.int64).tolist()]
+        mine = [ticket for ticket in found if ticket is not None and ticket.member == member]
+        if not all(ticket.stretch for ticket in mine):
+            raise ProtocolError("a ticket that is no stretch is said to be over")
+        count = 0
+        for ticket in mine:
+            count += ticket.left
+            used = self.close_rows(ticket, np.flatnonzero(ticket.open))
+            self.drop_used_up(job.shelves.get(Form.AUGMENTED), used)
+        if spent is not None:
+            self._count(job, spent, count)
+        state.pool.fit()
+
+    def _count(self, job: Job, spent: Spent, rows: int) -> None:
+        """What rows took."""
+        self._state.decodes += int(spent.decoded)
+        self._state.fetches += int(spent.fetched)
+        self._state.shared_split.add(spent)
+        if job.took.add(spent, rows):
+            self._state.pool.learn(job.shelves.values(), job.took)
 
     @staticmethod
     def _kept(
@@ -111,15 +138,15 @@ class Finishing:
         found: list[int] = left.tolist()
         return found
 
-    def close_rows(self, ticket: Ticket, rows: Ids) -> list[int]:
+    def close_rows(self, ticket: Ticket, rows: Ids) -> Ids:
         """Rows are over: their extents are read, and what was pending of them stands or does not.
 
         Returns the augmented samples that were read.
         """
+        read = _NONE
         if not len(rows):
-            return []
+            return read
         job = self._state.jobs[ticket.job]
-        read: list[int] = []
         for form, samples in ticket.by_form(rows[ticket.reads[rows]]):
             job.shelves[form].release(samples)
             if form == Form.AUGMENTED:
@@ -136,7 +163,10 @@ class Finishing:
             if ticket.member in self._state.ranks and not ticket.fill:
                 self._state.ranks[ticket.member][1].open -= 1
             self._state.late.discard(ticket.id)
-            if ticket.waits == len(ticket.ids):  # one that waited says nothing: patience would feed on itself
+            # (what was given ahead of need says nothing either)
+            if (
+                ticket.waits == len(ticket.ids) and not ticket.stretch
+            ):  # one that waited says nothing: patience would feed on itself
                 self._state.span_of_tickets += 0.1 * (
                     self._state.now - ticket.given - self._state.span_of_tickets
                 )
@@ -159,15 +189,15 @@ class Finishing:
                     del shelf.owner[sample]
                 if sample in self._state.waiting:
                     settled[sample] = None
-        for sample in settled:
-            if sample in self._state.waiting:
-                self._waiting.settle(sample)
+        if settled:
+            self._waiting.settle(settled)
 
-    def drop_used_up(self, shelf: Shelf | None, samples: list[int]) -> None:
+    def drop_used_up(self, shelf: Shelf | None, samples: Ids) -> None:
         """Augmented samples that nobody needs any more make room at once."""
-        name = self._state.pool.worths.eviction.name
-        if shelf is None or shelf.form != Form.AUGMENTED or not samples or name not in ("auto", "uses"):
+        if shelf is None or shelf.form != Form.AUGMENTED or not len(samples):
             return
-        gone = shelf.used_up(list(dict.fromkeys(samples)))
+        if self._state.pool.worths.eviction.name not in ("auto", "uses"):
+            return
+        gone = shelf.used_up(samples)
         if gone:
             self._state.pool.evict(shelf, gone)

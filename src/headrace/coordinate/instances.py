@@ -29,7 +29,7 @@ class Instances:
         counted = taken
         if epoch is not job.epoch:  # what was counted is the need of the newest epoch, which now goes without
             counted = taken[test(self._state.remaining.words(job.number), taken)]
-        shelf.count_down(counted.tolist())
+        shelf.count_down(counted)
         put(job.stale.words, taken)
 
     def take_no_more(self, job: Job) -> None:

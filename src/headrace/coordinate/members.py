@@ -64,8 +64,16 @@ class Rank:
     rank: int
     pid: int
     epoch: Epoch | None = None
-    asks: deque[bytes] = field(default_factory=deque)
-    """Draws that it asked for and has not got."""
+    asks: deque[tuple[bytes, int]] = field(default_factory=deque)
+    """Draws that it asked for and has not got: the samples where it draws for itself, and batches at most."""
+    asked: float = 0.0
+    """When it last asked."""
+    dealt: int = 0
+    """Batches that it was given since then."""
+    before: int = 0
+    """And from the ask before to that one."""
+    pace: float = 1.0
+    """Seconds from batch to batch, as it asked lately."""
     open: int = 0
     """Draws that it was given and whose rows are not all done with."""
     samples: int = 0
@@ -73,6 +81,12 @@ class Rank:
     rate: float = 0.0
     rated: tuple[float, int] = (0.0, 0)
     heard: float = 0.0
+
+    def asks_again(self, now: float) -> None:
+        """It asks, and so has used, or is about to use, what it was given."""
+        if self.dealt:
+            self.pace = (now - self.asked) / self.dealt
+        self.asked, self.dealt, self.before = now, 0, self.dealt
 
     def count(self, forms: NDArray[np.uint8], now: float) -> None:
         """Samples are drawn for it, and enter in these forms."""

@@ -14,7 +14,7 @@ import msgspec
 from headrace.coordinate.messages import Order
 from headrace.planning import Spent
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Raised whenever a message changes its meaning."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
@@ -29,6 +29,8 @@ MOST_ASKS = 64
 """Draws that a rank may have asked for and not got."""
 MOST_OPEN = 1 << 16
 """Draws that a rank may have been given and not be done with."""
+MOST_TOGETHER = 64
+"""Batches that one draw may be of."""
 
 
 class Hello(msgspec.Struct, tag="hello", array_like=True):
@@ -115,6 +117,12 @@ class Ask(msgspec.Struct, tag="ask", array_like=True):
     """A draw, please. ``indices``: the samples (int64), where the job draws for itself."""
 
     indices: Rows = b""
+    most: Annotated[int, msgspec.Meta(ge=1, le=MOST_TOGETHER)] = 1
+    """Batches that it may be of; with 1, workers report of all of them."""
+    over: Rows = b""
+    """Tickets (int64) of stretches that are over: see ``Drawn.stretch``."""
+    spent: Spent | None = None
+    """What those took."""
 
 
 class Drawn(msgspec.Struct, tag="drawn", array_like=True):
@@ -143,6 +151,11 @@ class Drawn(msgspec.Struct, tag="drawn", array_like=True):
     """The samples of the whole step, where several ranks share it."""
     company: Count = 0
     """Other jobs that draw what this one prepares, as this one does what they do."""
+    stretch: list[int] = []
+    """Where rows are only read, and the rank itself says when they are over (``Ask.over``), because no worker has
+    anything to report of them: the rows of each batch, of which there may be several."""
+    early: Count = 0
+    """So many of them are left when the rank asks for more."""
 
 
 class Over(msgspec.Struct, tag="over", array_like=True):

@@ -3,20 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import numpy as np
 
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.forms import CACHEABLE, Form
+from headrace.planning import Spent
 from headrace.sampling import Draw
+
+
+class Client(Protocol):
+    """Who tells the host: ``DrawClient``, or a connection around one."""
+
+    @property
+    def give_up(self) -> Callable[[int, int, int, int], None]:
+        """Rows will not be prepared (ticket, instance, first row, rows)."""
+        ...
+
+    @property
+    def done(self) -> Callable[[int, int, int, Spent], None]:
+        """Rows are prepared of which no worker tells the host (ticket, instance, rows)."""
+        ...
 
 
 class SharedDirectory:
     """A coordinator's view of the shared cache."""
 
-    def __init__(self, give_up: Callable[[int, int, int, int], None], budgets: dict[Form, int]) -> None:
-        """``give_up``: says that rows will not be prepared (ticket, instance, first row, rows)."""
-        self._give_up = give_up
+    def __init__(self, client: Client, budgets: dict[Form, int]) -> None:
+        self._client = client
+        self._reads: dict[int, tuple[int, int, int, int]] = {}
+        """By order, of those that no worker tells the host of: ticket, instance, first row, rows."""
         self.budgets = dict(budgets)
         self.bytes = dict.fromkeys(CACHEABLE, 0)
         self.samples = dict.fromkeys(CACHEABLE, 0)
@@ -35,7 +52,11 @@ class SharedDirectory:
         forms = lookup.forms[part]
         order.forms, order.offsets = forms.tobytes(), lookup.offsets[part].tobytes()
         order.lengths, order.keep = lookup.lengths[part].tobytes(), lookup.keep[part].tobytes()
-        order.instance, order.ticket, order.first = lookup.instance, lookup.ticket, start
+        order.instance, order.first = lookup.instance, lookup.first + start
+        if lookup.stretch:
+            self._reads[order.id] = lookup.ticket, lookup.instance, order.first, stop - start
+        else:
+            order.ticket = lookup.ticket
         if len(lookup.grants):
             mine = (lookup.grants[:, 0] >= start) & (lookup.grants[:, 0] < stop)
             order.grants = np.ascontiguousarray(lookup.grants[mine, 1:]).tobytes()
@@ -43,8 +64,12 @@ class SharedDirectory:
             self.hits[Form(form)] += number
 
     def done(self, order: Order, event: OrderDone) -> None:
-        """See ``Catalogue``. Workers tell the host themselves."""
+        """See ``Catalogue``. Of what is to be kept workers tell the host themselves."""
+        ticket, instance, _, count = self._reads.pop(order.id, (-1, 0, 0, 0))
+        if ticket >= 0:
+            self._client.done(ticket, instance, count, event.spent)
 
     def lost(self, order: Order) -> None:
         """See ``Catalogue``."""
-        self._give_up(order.ticket, order.instance, order.first, len(order.indices) // 8)
+        rows = order.ticket, order.instance, order.first, len(order.indices) // 8
+        self._client.give_up(*self._reads.pop(order.id, rows))

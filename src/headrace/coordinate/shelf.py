@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.coordinate.costs import Costs
-from headrace.core.bits import Bits, drop, put
+from headrace.coordinate.readers import Readers
+from headrace.core.bits import Bits, drop, put, test
 from headrace.core.forms import Form
 from headrace.core.sparse import PAGE
 
 Ids = NDArray[np.int64]
+Samples = Sequence[int] | Ids
 
 _GUESS = 1 << 20
 """What an extent is taken to need before the first one has been seen."""
@@ -38,34 +39,46 @@ class Shelf:
         self.pending = Bits.empty(universe)
         self.owner: dict[int, int] = {}
         """The ticket that prepares a pending sample."""
-        self.busy: Counter[int] = Counter()
-        """Readers of a cached sample: it cannot go while there are any."""
+        self.busy = Readers(universe)
         self.bytes = 0
         self.costs = Costs()
         """What its jobs were seen to take for a sample."""
         self.measured = self.saves = 0.0
         """What preparing a sample of it took when that was last taken over (``savings``), and what it counts for; 0:
         that was not asked yet."""
+        self.cheap = False
+        """Whether its samples are made so fast that others had better make their own (``passing_on``)."""
         self.body = body
         """Bytes of each extent, where all have the same; 0 where they may differ."""
         self._largest = self._seen = self._total = 0
-        self._rows: dict[int, int] = {}
+        self._places = np.zeros(universe, np.int32)
+        """By sample: 1 and the column of the table that it has; 0: it is not cached. (As a bare array: a draw looks
+        up all its samples in a call or two. Memory of it that is never written to is never there.)"""
+        self._count = 0
         self._free: list[int] = []
-        self._table = np.zeros((_FIRST, 7), np.int64)
+        self._table = np.zeros((7, _FIRST), np.int64)
 
-    # columns of the table
+    # rows of the table
     _ID, _ADDRESS, _LENGTH, _USES, _ADMITTED, _USED, _LEFT = range(7)
 
     def grow(self, universe: int) -> None:
         """There are more samples."""
         self.cached.grow(universe)
         self.pending.grow(universe)
+        self.busy.grow(universe)
+        places = np.zeros(universe, np.int32)
+        places[: len(self._places)] = self._places
+        self._places = places
+
+    def _columns(self, samples: Samples) -> Ids:
+        """Where cached samples are in the table."""
+        return self._places[samples] - np.int64(1)
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return self._count
 
     def __contains__(self, sample: int) -> bool:
-        return sample in self._rows
+        return bool(self._places[sample])
 
     @property
     def expected(self) -> int:
@@ -111,99 +124,101 @@ class Shelf:
 
     def put(
         self,
-        samples: Sequence[int],
-        addresses: Sequence[int],
-        sizes: Sequence[int],
+        samples: Samples,
+        addresses: Samples,
+        sizes: Samples,
         now: int,
-        left: Sequence[int] | int = 0,
+        left: Samples | int = 0,
     ) -> None:
         """Samples are cached. ``left``: jobs that have yet to take each of them."""
         count = len(samples)
         if not count:
             return
-        rows = self._free[-count:]
+        columns = self._free[-count:]
         del self._free[-count:]
-        if len(rows) < count:
-            used = len(self._rows)
-            while used + count > len(self._table):
-                self._table = np.concatenate([self._table, np.zeros_like(self._table)])
-            rows += range(used + len(rows), used + count)
-        self._rows.update(zip(samples, rows, strict=True))
-        entries = np.empty((count, 7), np.int64)
-        entries[:, 0], entries[:, 1], entries[:, 2] = samples, addresses, sizes
-        entries[:, 3], entries[:, 4:6], entries[:, 6] = 0, now, left
-        self._table[rows] = entries
-        self.bytes += sum(sizes)
-        put(self.cached.words, entries[:, 0])
+        if len(columns) < count:
+            used = self._count  # (all that was free is taken)
+            while used + count > self._table.shape[1]:
+                self._table = np.concatenate([self._table, np.zeros_like(self._table)], axis=1)
+            columns += range(used + len(columns), used + count)
+        at = np.array(columns)
+        ids = np.asarray(samples, np.int64)
+        nbytes = np.asarray(sizes, np.int64)
+        self._places[ids] = at + 1
+        self._count += count
+        table = self._table
+        table[self._ID, at], table[self._ADDRESS, at], table[self._LENGTH, at] = ids, addresses, nbytes
+        table[self._USES, at], table[self._ADMITTED, at] = 0, now
+        table[self._USED, at], table[self._LEFT, at] = now, left
+        self.bytes += int(nbytes.sum())
+        put(self.cached.words, ids)
 
-    def remove(self, samples: Sequence[int]) -> list[int]:
+    def remove(self, samples: Samples) -> list[int]:
         """Samples are cached no more; returns where they were."""
-        if not samples:
+        if not len(samples):
             return []
-        rows = [self._rows.pop(sample) for sample in samples]
-        self._free += rows
-        gone = self._table[rows]
-        self._table[rows, self._ID] = -1
-        self.bytes -= int(gone[:, self._LENGTH].sum())
-        drop(self.cached.words, gone[:, self._ID])
-        addresses: list[int] = gone[:, self._ADDRESS].tolist()
+        ids = np.asarray(samples, np.int64)
+        columns = self._columns(ids)
+        self._free += columns.tolist()
+        self._count -= len(ids)
+        self._places[ids] = 0
+        self._table[self._ID, columns] = -1
+        self.bytes -= int(self._table[self._LENGTH].take(columns).sum())
+        drop(self.cached.words, ids)
+        addresses: list[int] = self._table[self._ADDRESS].take(columns).tolist()
         return addresses
 
-    def find(self, samples: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def find(self, samples: Samples) -> tuple[Ids, Ids]:
         """Addresses and lengths of cached samples."""
-        found = self._table[[self._rows[sample] for sample in samples]]
-        return found[:, self._ADDRESS], found[:, self._LENGTH]
+        columns = self._columns(samples)
+        return self._table[self._ADDRESS].take(columns), self._table[self._LENGTH].take(columns)
 
     def address_of(self, sample: int) -> int:
         """Where a cached sample lies."""
-        return int(self._table[self._rows[sample], self._ADDRESS])
+        return int(self._table[self._ADDRESS, self._places[sample] - 1])
 
-    def rows(self, samples: list[int]) -> NDArray[np.int64]:
+    def extent_of(self, sample: int) -> tuple[int, int]:
+        """Address and length of a cached sample."""
+        column = self._places[sample] - 1
+        return int(self._table[self._ADDRESS, column]), int(self._table[self._LENGTH, column])
+
+    def rows(self, samples: Samples) -> NDArray[np.int64]:
         """All about cached samples: rows as of ``entries``."""
-        return self._table[[self._rows[sample] for sample in samples]]
+        return self._table[:, self._columns(samples)].T
 
-    def use(self, samples: list[int], now: int) -> None:
+    def use(self, samples: Samples, now: int) -> None:
         """Samples were served."""
-        rows = np.array([self._rows[sample] for sample in samples])
-        self._table[rows, self._USES] += 1
-        self._table[rows, self._USED] = now
+        columns = self._columns(samples)
+        self._table[self._USES, columns] += 1
+        self._table[self._USED, columns] = now
 
-    def count_down(self, samples: list[int]) -> None:
+    def count_down(self, samples: Samples) -> None:
         """A job takes these."""
-        self._table[[self._rows[sample] for sample in samples], self._LEFT] -= 1
+        self._table[self._LEFT, self._columns(samples)] -= 1
 
     def change_left(self, change: NDArray[np.int64], samples: Ids) -> None:
         """More or fewer jobs have yet to take these cached samples."""
-        self._table[[self._rows[sample] for sample in samples.tolist()], self._LEFT] += change
+        self._table[self._LEFT, self._columns(samples)] += change
 
-    def used_up(self, samples: list[int]) -> list[int]:
-        """Those of ``samples`` that are cached, that no job has yet to take, and that nobody reads."""
-        rows, busy = self._rows, self.busy
-        there = [sample for sample in samples if sample in rows and sample not in busy]
-        if not there:
-            return there
-        left = self._table[[rows[sample] for sample in there], self._LEFT].tolist()
-        return [sample for sample, jobs in zip(there, left, strict=True) if jobs <= 0]
+    def used_up(self, samples: Samples) -> list[int]:
+        """Those of ``samples`` that are cached, that no job has yet to take, and that nobody reads; each once."""
+        ids = np.asarray(samples, np.int64)
+        ids = ids[test(self.cached.words, ids) & ~test(self.busy.bits.words, ids)]
+        gone: list[int] = ids[self._table[self._LEFT].take(self._columns(ids)) <= 0].tolist()
+        return list(dict.fromkeys(gone))
 
     def entries(self) -> NDArray[np.int64]:
         """All cached samples that nobody reads: rows of (sample, address, bytes, uses, admitted, used, left)."""
-        table = self._table[: len(self._rows) + len(self._free)]
-        there = table[:, self._ID] >= 0
+        table = self._table[:, : self._count + len(self._free)]
+        there = table[self._ID] >= 0
         if self.busy:
-            rows = self._rows
-            there[[rows[sample] for sample in self.busy if sample in rows]] = False
-        return table[there]
+            there[self._columns(self.busy.bits.ids())] = False
+        return table[:, there].T
 
-    def read(self, samples: list[int]) -> None:
+    def read(self, samples: Samples) -> None:
         """Somebody begins to read these."""
-        self.busy.update(samples)
+        self.busy.come(np.asarray(samples, np.int64))
 
-    def release(self, samples: list[int]) -> None:
+    def release(self, samples: Samples) -> None:
         """Somebody has read these."""
-        busy = self.busy
-        for sample in samples:
-            left = busy[sample] - 1
-            if left > 0:
-                busy[sample] = left
-            else:
-                busy.pop(sample)  # (a counter takes long over ``del``)
+        self.busy.leave(np.asarray(samples, np.int64))

@@ -60,7 +60,7 @@ class State:
         """By sample: the tickets that wait for it."""
         self.orphans: dict[int, list[int]] = {}
         """Blocks that a lost member's workers may still be writing to."""
-        self.reads: dict[int, list[tuple[Shelf, list[int]]]] = {}
+        self.reads: dict[int, list[tuple[Shelf, Ids]]] = {}
         """Samples that they may still be reading."""
         self.late: set[int] = set()
         """Tickets that somebody has waited for in vain: their job may be paused. Nobody waits for them again."""
@@ -96,10 +96,18 @@ class State:
         return decoded.jobs if decoded is not None else {job.number}
 
     def make_ticket(
-        self, job: Job, member: int, epoch: int, ids: Ids, dress: Dress, *, fill: bool = False
+        self,
+        job: Job,
+        member: int,
+        epoch: int,
+        ids: Ids,
+        dress: Dress,
+        *,
+        fill: bool = False,
+        stretch: bool = False,
     ) -> Ticket:
         """A new ticket."""
-        ticket = Ticket(self.next_ticket, job.number, member, epoch, ids, dress, self.now, fill)
+        ticket = Ticket(self.next_ticket, job.number, member, epoch, ids, dress, self.now, fill, stretch)
         self.next_ticket += 1
         self.tickets[ticket.id] = ticket
         return ticket

@@ -48,6 +48,8 @@ class Ticket:
     given: float
     """When it was given out."""
     fill: bool = False
+    stretch: bool = False
+    """All of it is only read, of one batch or several; the rank says when it is over."""
     blocks: dict[int, tuple[int, Form, int]] = field(default_factory=dict)
     """Granted and not filled, by address: row, form, capacity."""
     reads: NDArray[np.bool_] = field(init=False)
@@ -67,13 +69,20 @@ class Ticket:
         self.reads = np.zeros(self.left, np.bool_)
         self.waits = self.left
 
-    def by_form(self, rows: Ids) -> Iterator[tuple[Form, list[int]]]:
+    def by_form(self, rows: Ids) -> Iterator[tuple[Form, Ids]]:
         """The samples of rows that enter from the cache, form by form."""
         forms = self.dress.forms[rows]
+        if not len(forms):
+            return
+        low, high = int(forms.min()), int(forms.max())
+        if low == high:  # as they mostly are: rows that enter alike come together
+            if low:
+                yield Form(low), self.ids[rows]
+            return
         for form in CACHEABLE:
             chosen = rows[forms == int(form)]  # numpy takes long over enumerations
             if len(chosen):
-                yield form, self.ids[chosen].tolist()
+                yield form, self.ids[chosen]
 
     def grants(self, first: int = 0) -> bytes:
         """The blocks of rows from ``first`` on, as rows of (row, form, address, capacity)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -47,25 +49,39 @@ class Waiting:
             if not waiting:
                 del self._state.waiting[sample]
 
-    def settle(self, sample: int) -> None:
-        """A sample that some wait for is cached now, or will not be."""
-        for ticket in self._state.waiting.pop(sample):
-            rows = [row for row in ticket.waiting.pop(sample, []) if ticket.open[row]]
-            job = self._state.jobs[ticket.job]
-            for form in (Form.AUGMENTED, Form.DECODED):
-                shelf = job.shelves.get(form)
-                if form == Form.AUGMENTED and sample not in ticket.hopes:
-                    continue  # the decoded one was waited for: this one the job may have had
-                if shelf is not None and sample in shelf:
-                    # The augmented one is the one that was waited for, whatever has become stale meanwhile.
-                    offsets, lengths = shelf.find([sample])
-                    for row in rows:
-                        ticket.dress.forms[row] = form
-                        ticket.dress.offsets[row], ticket.dress.lengths[row] = offsets[0], lengths[0]
-                    self._entering.read(ticket, np.array(rows, np.int64))
-                    break
+    def settle(self, samples: Iterable[int]) -> None:
+        """Samples that some wait for are cached now, or will not be."""
+        found: dict[Ticket, list[int]] = {}
+        """Rows that have what they waited for."""
+        told: dict[Ticket, None] = {}
+        for sample in samples:
+            for ticket in self._state.waiting.pop(sample, ()):
+                told[ticket] = None
+                rows = [row for row in ticket.waiting.pop(sample, []) if ticket.open[row]]
+                if self._finds(ticket, sample, rows):
+                    found.setdefault(ticket, []).extend(rows)
+        # All are held before others are told: what is kept for those may take the place of what nobody holds.
+        for ticket, rows in found.items():
+            self._entering.read(ticket, np.array(rows, np.int64))
+        for ticket in told:
             if not ticket.waiting:
                 self.resolve(ticket)
+
+    def _finds(self, ticket: Ticket, sample: int, rows: list[int]) -> bool:
+        """Whether a sample is there for those of a ticket who waited for it."""
+        job = self._state.jobs[ticket.job]
+        for form in (Form.AUGMENTED, Form.DECODED):
+            shelf = job.shelves.get(form)
+            if form == Form.AUGMENTED and sample not in ticket.hopes:
+                continue  # the decoded one was waited for: this one the job may have had
+            if shelf is not None and sample in shelf:
+                # The augmented one is the one that was waited for, whatever has become stale meanwhile.
+                address, nbytes = shelf.extent_of(sample)
+                for row in rows:
+                    ticket.dress.forms[row] = form
+                    ticket.dress.offsets[row], ticket.dress.lengths[row] = address, nbytes
+                return True
+        return False
 
     def resolve(self, ticket: Ticket) -> None:
         """Nothing of a ticket waits any more: say how the rest of its rows enters."""

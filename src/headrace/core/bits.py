@@ -64,6 +64,16 @@ def drop(words: Words, ids: Ids) -> None:
     (plain if _native is None else _native).drop(words, ids)
 
 
+def hold(counts: NDArray[np.int32], words: Words, ids: Ids) -> None:
+    """Each id has one more reader; ``words`` has those that have any. There are counts for all of its bits."""
+    (plain if _native is None else _native).hold(counts, words, ids)
+
+
+def let_go(counts: NDArray[np.int32], words: Words, ids: Ids) -> None:
+    """Each id has one reader less. Raises ValueError where one has none: then some may have been counted."""
+    (plain if _native is None else _native).let_go(counts, words, ids)
+
+
 def needs(sets: Iterable[Words], ids: Ids) -> NDArray[np.uint16]:
     """For each id how many of the sets have it. The ids must lie within all of them."""
     out = np.zeros(len(ids), np.uint16)

@@ -290,6 +290,51 @@ static PyObject *words_select(PyObject *module, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* ---- readers ---- */
+
+/* Counts readers of ids, up or down; the set has those that have any. */
+static PyObject *count_readers(PyObject *args, const char *format, int up) {
+    PyObject *counts, *set, *wanted;
+    Pair pair;
+    Array readers;
+    if (!PyArg_ParseTuple(args, format, &counts, &set, &wanted)) return NULL;
+    if (ids_open(&pair, set, 1, wanted) < 0) return NULL;
+    if (array_open(&readers, counts, 4, 1, 0) < 0) {
+        pair_close(&pair);
+        return NULL;
+    }
+    uint64_t *words = (uint64_t *)pair.set.data;
+    int32_t *count = (int32_t *)readers.data;
+    int fits = 64 * pair.set.length <= readers.length;
+    Py_ssize_t wrong = -1;
+    for (Py_ssize_t i = 0; fits && i < pair.other.length; i++) {
+        int64_t id = array_id(&pair.other, i);
+        uint64_t bit = (uint64_t)1 << (id & 63);
+        if (up) {
+            count[id]++;
+            words[id >> 6] |= bit;
+        } else if (count[id] <= 0) {
+            wrong = i;
+            break;
+        } else if (--count[id] == 0) {
+            words[id >> 6] &= ~bit;
+        }
+    }
+    array_close(&readers);
+    pair_close(&pair);
+    if (!fits) return PyErr_Format(PyExc_ValueError, "fewer counts than samples");
+    if (wrong >= 0) return PyErr_Format(PyExc_ValueError, "one of them has no reader");
+    Py_RETURN_NONE;
+}
+
+static PyObject *words_hold(PyObject *module, PyObject *args) {
+    return count_readers(args, "OOO:hold", 1);
+}
+
+static PyObject *words_let_go(PyObject *module, PyObject *args) {
+    return count_readers(args, "OOO:let_go", 0);
+}
+
 /* ---- keys ---- */
 
 static PyObject *words_key(PyObject *module, PyObject *args) {
@@ -315,6 +360,8 @@ PyMethodDef words_methods[] = {
      "draw(words, key, number, below, out): the first different ones out of so many random numbers, in words if it "
      "is not None; returns how many there are"},
     {"select", words_select, METH_VARARGS, "select(words, ranks): the ids of ranks, in place"},
+    {"hold", words_hold, METH_VARARGS, "hold(counts, words, ids): each id has one more reader"},
+    {"let_go", words_let_go, METH_VARARGS, "let_go(counts, words, ids): each id has one reader less"},
     {"key", words_key, METH_VARARGS, "key(*words): one 64-bit key from integers"},
     {NULL, NULL, 0, NULL},
 };

@@ -55,6 +55,21 @@ def add_needs(words: Words, ids: Ids, out: NDArray[np.uint16]) -> None:
     out += test(words, ids)
 
 
+def hold(counts: NDArray[np.int32], words: Words, ids: Ids) -> None:
+    """Each id has one more reader; ``words`` has those that have any. There are counts for all of them."""
+    np.add.at(counts, ids, 1)
+    put(words, ids)
+
+
+def let_go(counts: NDArray[np.int32], words: Words, ids: Ids) -> None:
+    """Each id has one reader less. Raises ValueError where one has none."""
+    np.subtract.at(counts, ids, 1)
+    left = counts[ids]
+    if (left < 0).any():
+        raise ValueError("one of them has no reader")
+    drop(words, ids[left == 0])
+
+
 def select(words: Words, ranks: Ids) -> Ids:
     """The ids of the 1s of the given ranks: rank 0 is the lowest id in the set.
 

@@ -77,6 +77,7 @@ class SharedClient:
         """Since when a rank is at a new host that has dealt it nothing yet."""
         self.takeovers = 0
         self.give_up = self._draws.give_up
+        self.done = self._draws.done
         self.drop = self._draws.drop
         self.ask = self._draws.ask
 

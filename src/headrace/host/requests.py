@@ -129,7 +129,7 @@ class Requests:
     def _job_request(self, connection: Connection, request: Request, attached: Attached | None) -> None:
         member = connection.member
         if isinstance(request, Ask):
-            self.tell(Asked(member, request.indices))
+            self.tell(Asked(member, request.indices, request.most, request.over, request.spent))
         elif isinstance(request, Finished):
             self.tell(Done(member, request))
         elif isinstance(request, Ping):

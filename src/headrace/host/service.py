@@ -69,8 +69,7 @@ class Service:
         self.close()
 
     def _turn(self) -> None:
-        waited_for = any(ticket.waiting for ticket in self.commons.state.tickets.values())
-        soon = waited_for or self.memory.gave_back or self.switchboard.resting
+        soon = bool(self.commons.state.waiting) or self.memory.gave_back or self.switchboard.resting
         ready = self.switchboard.poll(_TICK if soon else _LOOK)
         if time.monotonic() - self._turned > self._longest:
             # Jobs may have given this host up, and still read what it would give to others.

@@ -199,7 +199,7 @@ def make_host(
     """The host of a session. ``run``: what runs orders in the job itself, where there are no workers."""
     directory: Catalogue = parts.directory
     if shared is not None:
-        directory = SharedDirectory(shared.give_up, dict(parts.directory.budgets))
+        directory = SharedDirectory(shared, dict(parts.directory.budgets))
     coordinator = Coordinator(directory, rows_per_order=rows, in_order=in_order)
     slots = SlotPool(parts.arena, nbytes, keep=ahead + 1, board=parts.board)
     host: InlineHost | ProcessHost

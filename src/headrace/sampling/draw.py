@@ -33,6 +33,10 @@ class Lookup:
     """Rows from this one on wait for what others are preparing."""
     copies: int = 0
     """Rows at the front that only have to be copied."""
+    first: int = 0
+    """The row of the ticket at which the rows of this draw begin."""
+    stretch: bool = False
+    """The rows are only read, and none of them is reported by a worker. Other draws may have the same ticket."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +75,8 @@ class Draw:
         """Whether both are one draw of a shared host, of which one of them says more."""
         if self.lookup is None or other.lookup is None:
             return self is other
-        return (self.lookup.instance, self.lookup.ticket) == (other.lookup.instance, other.lookup.ticket)
+        mine, others = self.lookup, other.lookup
+        return (mine.instance, mine.ticket, mine.first) == (others.instance, others.ticket, others.first)
 
     def looked_up(self, lookup: Lookup) -> Draw:
         """The same draw, of which more is known."""

@@ -28,6 +28,9 @@ class CacheView:
     later: Words | None = None
     """Samples that it would be a waste to prepare now: another one of them is cached for others, so nobody else
     could use it. They come after everything else."""
+    read_only: int = 0
+    """So many of the sets in ``ready``, the first of them, have samples that would only be read: nothing more would
+    be kept of them."""
 
 
 class Sampler(Protocol):

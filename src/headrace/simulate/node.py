@@ -28,7 +28,7 @@ from headrace.coordinate.events import (
     WasIdle,
 )
 from headrace.coordinate.messages import Order
-from headrace.coordinate.protocol import Ask, Begin, Fill, Finished, Join, Refused, Reply, Update
+from headrace.coordinate.protocol import Ask, Begin, Drawn, Fill, Finished, Join, Refused, Reply, Update
 from headrace.coordinate.universe import Universe
 from headrace.core import random as rnd
 from headrace.core.errors import OptionError
@@ -120,10 +120,11 @@ class Node:
         if isinstance(request, Begin):
             self.host.do(0.0, self._call, Began(number, request))
         else:
+            asked = Asked(number, request.indices, request.most, request.over, request.spent)
             self.paid.draw += 1
             self.paid.row += rows
             seconds = self.costs.draw + rows * self.costs.row
-            self.host.do(seconds, self._call, Asked(number, request.indices))
+            self.host.do(seconds, self._call, asked)
 
     def report(self, number: int, finished: Finished) -> None:
         """A worker of a rank is done with an order."""
@@ -153,6 +154,10 @@ class Node:
             if isinstance(reply, Update):
                 self.paid.wait += len(reply.forms)
                 self.host.do(len(reply.forms) * self.costs.wait, _nothing)
+            elif isinstance(reply, Drawn) and reply.stretch:
+                more = sum(reply.stretch[1:])  # (of the others it was not known how many they are)
+                self.paid.row += more
+                self.host.do(more * self.costs.row, _nothing)
             member = self._members.get(number)
             if member is not None:
                 member.hear(reply)

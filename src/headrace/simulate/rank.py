@@ -19,7 +19,7 @@ from headrace.coordinate.draw_client import DrawClient
 from headrace.coordinate.grants import reports
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.coordinate.own_split import OwnSplit
-from headrace.coordinate.protocol import Ask, Begin, Join, Reply, Request
+from headrace.coordinate.protocol import Ask, Begin, Finished, Join, Reply, Request
 from headrace.coordinate.shared_directory import SharedDirectory
 from headrace.coordinate.shared_draws import SharedDraws
 from headrace.core.forms import CACHEABLE, Form
@@ -107,7 +107,7 @@ class Rank:
             if job.split is None and any(budgets.values()):
                 self._means = Means(node.cpus, self.hands, people.processes)
                 self._own_split = OwnSplit(self._cache, Measured())
-        directory = self._cache or SharedDirectory(self.client.give_up, dict.fromkeys(CACHEABLE, 0))
+        directory = self._cache or SharedDirectory(self.client, dict.fromkeys(CACHEABLE, 0))
         self.coordinator = Coordinator(directory, rows_per_order=rows)
         self.member = -1
         self._fed = 0
@@ -220,8 +220,11 @@ class Rank:
     # -- the shared host ---------------------------------------------------------------------------------------
 
     def _send(self, request: Request, beside: bytes | None) -> None:
-        assert isinstance(request, Begin | Ask) and beside is None
-        self.node.ask(self.member, request, self.job.batch)
+        assert isinstance(request, Begin | Ask | Finished) and beside is None
+        if isinstance(request, Finished):
+            self.node.report(self.member, request)
+        else:
+            self.node.ask(self.member, request, self.job.batch)
 
     def hear(self, reply: Reply) -> None:
         """See ``Member``."""
@@ -265,10 +268,10 @@ class Rank:
         made = OrderDone(order.id, [], spent=self._spent(task, idle))
         if work.kept:
             made.published, made.wanted = publish(order, work.kept, self._sizes, self._low)
-        if self._shared:
+        if order.ticket >= 0:
             for report in reports(order, made):
                 self.node.report(self.member, report)
-        else:
+        elif not self._shared:
             self._sums.add(made.spent)
         if not order.fill:
             self._heard.append(made)

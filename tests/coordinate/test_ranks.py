@@ -247,6 +247,28 @@ def test_a_run_that_goes_on_from_a_state_does_not_take_up_what_another_left() ->
     assert set(got.tolist()) == set(range(10, 45)) and not any(rank.refused for rank in ranks)
 
 
+def test_ranks_that_load_states_of_different_steps_are_refused() -> None:
+    world = World()
+    terms: dict[str, Any] = {"batch": 4, "group": "g", "world_size": 2}
+    ranks = [Member(world, np.arange(45), rank=rank, **terms) for rank in range(2)]
+    ranks[0].begin(0, write_progress(Bits.of(45, range(8)), {}), 0)
+    ranks[1].begin(0, write_progress(Bits.of(45, range(16)), {}), 0)
+    world.settle()
+    assert ranks[1].refused and "different steps" in ranks[1].refused[-1] and not ranks[0].refused
+
+
+def test_ranks_that_load_another_state_later_begin_anew_with_it() -> None:
+    world = World()
+    terms: dict[str, Any] = {"batch": 4, "group": "g", "world_size": 2}
+    ranks = [Member(world, np.arange(45), rank=rank, **terms) for rank in range(2)]
+    for count in (8, 16):
+        for rank in ranks:
+            rank.begin(0, write_progress(Bits.of(45, range(count)), {}), 0)
+        world.drain()
+        got = np.concatenate([part for rank in ranks for part in rank.got]).tolist()
+        assert sorted(got) == list(range(count, 45)) and not any(rank.refused for rank in ranks)
+
+
 @pytest.mark.parametrize(
     "change", [{"batch": 5}, {"drop_last": True}, {"samples": 40}, {"sampling": "dependent"}]
 )

@@ -33,6 +33,10 @@ Ids = NDArray[np.int64]
 
 _AUGMENTED = int(Form.AUGMENTED)  # numpy takes long over enumerations
 _LOST = "the samples of a step were lost with their host"
+_APART = (
+    "the ranks of this job go on from states of different steps, so samples would be missed or come twice; let one "
+    "rank save its state, and all of them load that one (docs/distributed.md)"
+)
 
 
 class Drawing:
@@ -76,6 +80,17 @@ class Drawing:
             # The others went on without what this rank knows: samples would be missed, or come twice.
             self._state.out.append((member, Refused(_LOST)))
             return
+        # (a rank that has had no step, and yet knows of samples that were given out, has loaded a state)
+        resumed = progress if progress is not None and not steps and not first and not explicit else None
+        before = job.epoch_of(begin.epoch)
+        if (
+            before is not None
+            and number not in before.cursors
+            and resumed
+            and before.resumed not in (None, resumed)
+        ):
+            self._state.out.append((member, Refused(_APART)))
+            return
         given = seen.count() if not explicit else 0
         taken_over = progress is not None and job.world_size > 1 and not explicit
         new = job.begin(
@@ -83,6 +98,7 @@ class Drawing:
         )
         epoch = rank.epoch
         assert epoch is not None
+        epoch.resumed = epoch.resumed or resumed
         if new:
             self._begin_epoch(job)
             for ids in epoch.steps.values():

@@ -46,6 +46,8 @@ class Epoch:
     """By rank: the step that it gets next."""
     awaited: set[int] = field(default_factory=set)
     """Ranks that have to say how far they are before the epoch goes on (after a host was lost)."""
+    resumed: bytes | None = None
+    """What was given out according to the state that ranks have loaded."""
 
     def taken_by_all(self, world_size: int) -> None:
         """Forget the steps that every rank has, and has heard of: it asks for the next ones."""
@@ -164,6 +166,12 @@ class Job:
             self.earlier.pop(epoch.number, None)
         self.ranks[rank].epoch = epoch
         return new
+
+    def epoch_of(self, number: int) -> Epoch | None:
+        """The epoch of a number, if it is not over here."""
+        return (
+            self.epoch if self.epoch is not None and self.epoch.number == number else self.earlier.get(number)
+        )
 
     def comes_back(self, rank: int, number: int, step: int) -> bool:
         """Whether a rank tells of an epoch only because its connection was lost: it goes on where it was."""

@@ -205,7 +205,10 @@ class Coordinator:
         batch.took = max(batch.took, event.took)
         if self.rows_per_order is None:
             batch.done = event
-        return batch if batch.open == 0 else None
+        if batch.open:
+            return None
+        batch.faults.sort(key=lambda fault: fault[0])  # the first one is named, whichever was found first
+        return batch
 
     def cancelled(self, order_id: int) -> None:
         """An order was taken back before any worker had it."""

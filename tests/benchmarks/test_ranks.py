@@ -8,12 +8,14 @@ import os
 import pickle
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from benchmarks.common.rounds import RunFailed, run_process
+from benchmarks.common.tree import adopt_orphans
 from benchmarks.ranks import figures, pictures, shift, storage, targets, threads, workers
 from benchmarks.ranks.barrier import Barrier
 from benchmarks.ranks.runs import calm
@@ -246,6 +248,13 @@ def test_a_thread_is_read_from_its_line() -> None:
 
 
 # -- a run -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _no_orphans_stay() -> Iterator[None]:
+    """What measures keeps orphans below its process, and in this one other tests count what is there."""
+    yield
+    adopt_orphans(False)
 
 
 def measure(roots: dict[str, Path], **wanted: Any) -> dict[str, Any]:

@@ -123,7 +123,7 @@ def wait_until_idle(patience_s: float, busy: float = 0.1, look_s: float = 0.5) -
 
 
 def adopt_orphans(adopt: bool = True) -> None:
-    """Keep processes that outlive their parent, such as daemons, below this one, where they are counted; or no more."""
+    """Keep processes that outlive their parent, such as daemons, below this one, where they count; or no longer."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0)
 
 

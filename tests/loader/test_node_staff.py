@@ -15,7 +15,7 @@ import pytest
 import headrace as hr
 from headrace.core.memory import usable_cpus
 from headrace.engine.permits import Permits
-from headrace.engine.roster import LIMIT, MOST, Roster
+from headrace.engine.roster import DECIDED_AT, LIMIT, MOST, Roster
 from headrace.engine.seat import Seat
 from headrace.host import seating
 from tests.loader.helpers import flat, targets, wait_until
@@ -197,3 +197,17 @@ def test_more_batches_are_ahead_where_single_reads_take_long(monkeypatch, fixed)
                 break
         assert found == list(range(1200))
         assert deepest > 8 if not fixed else deepest <= 8
+
+
+def test_what_a_process_did_before_its_loop_is_not_taken_from_preparing(roster):
+    """It may have imported much, which takes a CPU for seconds."""
+    begun = time.process_time()
+    while time.process_time() < begun + 2.0:
+        pass
+    with hr.DataLoader(samples(400), batch_size=4, seed=1) as loader:
+        for _ in loader:
+            time.sleep(0.02)
+            if roster.header[DECIDED_AT]:
+                break
+        assert roster.header[DECIDED_AT] > 0
+        assert int(roster.header[LIMIT]) == usable_cpus()

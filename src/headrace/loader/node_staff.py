@@ -20,6 +20,8 @@ _EVERY = 0.25
 """Seconds between two looks, and between two decisions."""
 _READS, _READS_PER_CPU = 256, 32
 """Reads at once on a machine, at most."""
+_NEW = 0.3
+"""How much the last look counts in what the loop usually takes of CPUs."""
 _FEW = 4
 """Samples that have to be seen before anything is said of them."""
 
@@ -34,7 +36,8 @@ class NodeStaff:
         self._job = _job_number(world_size)
         self._looked = time.perf_counter()
         self._sums = Spent()
-        self._waited = self._cpu = 0.0
+        self._waited = self._loop = 0.0
+        self._cpu = time.process_time()
         self._rows = self._batches = 0
         self._controller: StaffController | None = None
         self._cpus = usable_cpus()
@@ -64,7 +67,8 @@ class NodeStaff:
         self._sums.add(spent)
         fetched, prepared = spent.fetched - before.fetched, spent.prepared - before.prepared
         waited, rows, batches = totals.waited - self._waited, self._rows, self._batches
-        loop_cpu = max(0.0, cpu - self._cpu) / seconds
+        # (what the process did before its loop, or does between epochs, is soon over)
+        self._loop += _NEW * (max(0.0, cpu - self._cpu) / seconds - self._loop)
         self._looked, self._waited, self._cpu, self._rows, self._batches = now, totals.waited, cpu, 0, 0
         if prepared < _FEW:
             return
@@ -73,7 +77,7 @@ class NodeStaff:
         waiting = len(host.coordinator.open_orders) * (host.coordinator.rows_per_order or rows / batches)
         seat.say(
             [
-                loop_cpu,
+                self._loop,
                 waiting * min(1.0, fetched / prepared),
                 (spent.fetched_bytes - before.fetched_bytes) / fetched if fetched else 0.0,
                 read,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import multiprocessing
 import os
 import random
@@ -111,6 +112,71 @@ def test_a_spawned_worker_has_the_same_roster(roster):
     child.start()
     assert ours.poll(60) and ours.recv() == (5, 1, True)
     ended(child)
+
+
+def test_a_lock_that_a_killed_process_held_is_open_although_its_child_lives(roster):
+    ready, over = FORK.Event(), FORK.Event()
+
+    def hold() -> None:
+        def live() -> None:
+            over.wait(60)
+
+        with roster.locked():
+            pass
+        child = FORK.Process(target=live)
+        child.start()
+        with roster.locked():
+            ready.set()
+            time.sleep(60)
+
+    holder = FORK.Process(target=hold)
+    holder.start()
+    assert ready.wait(20)
+    os.kill(holder.pid, signal.SIGKILL)
+    ended(holder)
+    with roster.locked():
+        pass
+    over.set()
+
+
+def test_another_lock_beside_it_is_no_deadlock(roster, tmp_path):
+    """A worker's threads take the board's lock and the roster's, each by itself, while another's do."""
+    (tmp_path / "board").write_bytes(b"")
+
+    def work() -> None:
+        fd, failed, lock = os.open(tmp_path / "board", os.O_RDWR), [], threading.Lock()
+
+        def run(take) -> None:
+            until = time.monotonic() + 1.5
+            try:
+                while time.monotonic() < until:
+                    take()
+            except OSError as error:
+                failed.append(error)
+
+        def board() -> None:
+            with lock:
+                fcntl.lockf(fd, fcntl.LOCK_EX)
+                time.sleep(0.0005)
+                fcntl.lockf(fd, fcntl.LOCK_UN)
+
+        def table() -> None:
+            with roster.locked():
+                time.sleep(0.0005)
+
+        threads = [threading.Thread(target=run, args=(take,)) for take in (board, table)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        os._exit(len(failed))
+
+    processes = [FORK.Process(target=work) for _ in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        ended(process)
+        assert process.exitcode == 0
 
 
 # -- permits --------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import fcntl
 import mmap
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import reduction
@@ -34,13 +35,14 @@ _NEEDS = 8
 """From here on a row has what its rank needs, as floating point numbers."""
 _WORDS = _HEADER + ROWS * ROW_WIDTH + (CELLS + WAITS) * ENTRY
 
+_rosters: weakref.WeakSet[Roster] = weakref.WeakSet()
+
 
 class Roster:
     """The table, as one process sees it."""
 
     def __init__(self, fd: int) -> None:
-        """``fd``: the file in which it lies; this object's own from now on, and never closed, for a process that
-        closes a file lets go of its locks on it."""
+        """``fd``: the file in which it lies; this object's own from now on."""
         self._fd = fd
         self._attach()
         with self.locked():
@@ -64,6 +66,9 @@ class Roster:
     def _attach(self) -> None:
         # A lock of one's own after every fork: another thread of the parent may have held the old one.
         self._threads = threading.Lock()
+        # A file that was opened here: one that was inherited is locked for the parent, too.
+        self._lock = os.open(f"/proc/self/fd/{self._fd}", os.O_RDWR | os.O_CLOEXEC)
+        _rosters.add(self)
         self._owner = os.getpid()
         self.me = (self._owner, started(self._owner))
 
@@ -85,13 +90,18 @@ class Roster:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep others from changing what takes more than one write. The kernel opens the lock of a dead process."""
+        """Keep others from changing what takes more than one write. The kernel opens the lock of a dead process.
+
+        (Not a record lock, as the board's: with two of these, each held by one thread and waited for by another, two
+        processes look like a deadlock to the kernel, which knows them by process, and refuses.)
+        """
+        self.attach()
         with self._threads:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
             try:
                 yield
             finally:
-                fcntl.lockf(self._fd, fcntl.LOCK_UN)
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
 
     # -- ranks -----------------------------------------------------------------------------------------------
 
@@ -134,6 +144,17 @@ class Roster:
 
 
 _DEAD, _STOPPED = (b"Z", b"X"), (b"T", b"t")
+
+
+def _let_go() -> None:
+    """In a process that was forked: what it holds open of its parent's would stay locked if the parent died."""
+    for roster in list(_rosters):
+        if roster._lock >= 0:
+            os.close(roster._lock)
+            roster._lock = -1
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def started(pid: int, *, stopped: bool = True) -> int:

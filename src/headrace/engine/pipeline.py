@@ -134,11 +134,9 @@ class RowPipeline:
         room = 0.0
         try:
             while self._gate.enter():
-                begun = time.perf_counter()
                 claim = self._link.claim(None if self._shared is None else self._idle)
                 if claim is None:
                     break
-                waited = time.perf_counter() - begun
                 order = self._stages.load(claim)
                 self._layout = order.layout
                 if order.alone:
@@ -154,7 +152,6 @@ class RowPipeline:
                     fetched = self._stages.fetch(order, claim)
                     # Of the order before: this one's is not known before it is gone.
                     fetched.spent.wait_room = room
-                    fetched.spent.wait_claim = waited
                     room = self._hand_on(fetched)
                 finally:
                     self._gate.end(enters=True)

@@ -48,8 +48,6 @@ class Spent(msgspec.Struct, array_like=True):
     user_cpu: Seconds = 0.0
     pixels: Number = 0
     """Of the images that were decoded, as they lie in storage."""
-    wait_claim: Seconds = 0.0
-    """Fetching could have begun another order, and there was none."""
     wait_turn: Seconds = 0.0
     """Preparing waited until it was its turn on a machine that others use, too."""
 

@@ -94,6 +94,17 @@ def test_a_session_that_fails_to_start_gives_its_seat_back(roster, monkeypatch):
     assert roster.present() == []
 
 
+def test_where_there_can_be_no_roster_a_job_is_for_itself(monkeypatch):
+    from headrace.loader import staffing
+
+    def fail(**_):
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(staffing, "take_seat", fail)
+    with hr.DataLoader(samples(40), batch_size=4) as loader:
+        assert flat(targets(loader)) == list(range(40))
+
+
 def test_training_and_validation_loaders_of_one_process(roster):
     with (
         hr.DataLoader(samples(60), batch_size=4, seed=1) as one,

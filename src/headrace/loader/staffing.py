@@ -49,7 +49,10 @@ class Staffing:
         """A seat among those who prepare on this machine; None: the job does it all itself, or for itself."""
         if not self._moves or not self.workers:
             return None
-        seat = take_seat(shares_turns=not self.user_code)
+        try:
+            seat = take_seat(shares_turns=not self.user_code)
+        except OSError:  # no memory, no descriptor, no /proc: then each job is for itself
+            return None
         seat.staffed(self.workers, self.now.threads)
         return seat
 

@@ -15,6 +15,7 @@ import pytest
 from headrace.engine import permits as permits_module
 from headrace.engine.permits import Permits
 from headrace.engine.roster import DECIDED_AT, DECIDER, LIMIT, PID, ROWS, WAITING, Roster, alive, started
+from headrace.engine.said import Said
 from headrace.engine.seat import Seat
 from tests.loader.helpers import wait_until
 
@@ -386,13 +387,13 @@ def test_a_permit_that_is_held_for_very_long_does_not_count(roster, monkeypatch)
 def test_deadlines_follow_the_loop(roster):
     seat = Seat(roster, shares_turns=True)
     seat.taken(1)
-    first = seat.deadline(1)
+    first, _ = seat.deadline(1)
     for step in range(2, 8):
         time.sleep(0.01)
         seat.taken(step)
-    assert seat.deadline(7) > first
-    gaps = [seat.deadline(number) - seat.deadline(number - 1) for number in range(8, 12)]
-    assert len(set(gaps)) == 1 and gaps[0] > 5_000_000
+    assert seat.deadline(7)[0] > first
+    gaps = [seat.deadline(number)[0] - seat.deadline(number - 1)[0] for number in range(8, 12)]
+    assert set(gaps) == {seat.deadline(7)[1]} and gaps[0] > 5_000_000
     assert seat.deadline(3) == seat.deadline(7), "what is late is due now"
 
 
@@ -417,3 +418,14 @@ def test_nobody_waits_for_turns_where_there_are_threads_enough(roster):
     two.leave()
     one.said()
     assert not one.crowded, "who has left, or takes no turns, does not count"
+
+
+def test_ranks_of_one_job_know_what_was_slow_for_another(roster):
+    seats = [Seat(roster, shares_turns=True) for _ in range(3)]
+    for seat, job, slow in zip(seats, (7, 7, 8), (0.1, 0.4, 2.0), strict=True):
+        said = dict.fromkeys(Said._fields, 0.0) | {"job": job, "slow": slow}
+        seat.say(Said(**said))
+    assert [seat.slowest(7) for seat in seats] == [0.4] * 3
+    assert seats[0].slowest(8) == 2.0 and seats[0].slowest(9) == 0.0
+    seats[1].leave()
+    assert seats[0].slowest(7) == 0.1

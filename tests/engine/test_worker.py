@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import threading
 import time
 from contextlib import closing
 
@@ -351,3 +352,43 @@ def test_where_threads_cannot_be_listed_the_one_that_calls_moves(monkeypatch):
     assert calls == [(0, {1, 3})]
     monkeypatch.delattr(os, "sched_setaffinity")  # as where systems have no such thing
     keep_to([3, 1])
+
+
+def _report_nice(link):
+    """What a worker's thread is like, and a thread that it starts."""
+
+    class Reporter(Echo):
+        def serve(self):
+            found = []
+            thread = threading.Thread(target=lambda: found.append(os.getpriority(os.PRIO_PROCESS, 0)))
+            thread.start()
+            thread.join()
+            found.append(os.getpriority(os.PRIO_PROCESS, 0))
+            self.link.send(OrderDone(0, [], result=repr(found).encode()))
+            super().serve()
+
+    return Reporter(link)
+
+
+class NiceTask:
+    def start(self, link):
+        return _report_nice(link)
+
+
+@pytest.mark.parametrize(("said", "more"), [(None, 10), ("0", 0), ("3", 3)])
+def test_workers_are_less_urgent_than_the_loop(start, monkeypatch, said, more):
+    if said is None:
+        monkeypatch.delenv("HEADRACE_NICE", raising=False)
+    else:
+        monkeypatch.setenv("HEADRACE_NICE", said)
+    host = start(NiceTask())
+    mine = os.getpriority(os.PRIO_PROCESS, 0)
+    assert isinstance(host.event(), Ready)
+    assert host.event().result == repr(2 * [min(19, mine + more)]).encode()
+
+
+def test_a_nice_value_that_is_none_is_said(start, monkeypatch):
+    monkeypatch.setenv("HEADRACE_NICE", "very")
+    host = start(EchoTask())
+    found = host.event()
+    assert isinstance(found, Failed) and "HEADRACE_NICE" in str(rebuild(found.error))

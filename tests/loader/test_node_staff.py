@@ -222,3 +222,16 @@ def test_what_a_process_did_before_its_loop_is_not_taken_from_preparing(roster):
                 break
         assert roster.header[DECIDED_AT] > 0
         assert int(roster.header[LIMIT]) == usable_cpus()
+
+
+def test_orders_get_larger_where_samples_are_soon_done():
+    """An order costs about as much as a few small images do."""
+    recipe = samples(4000, decode=hr.synthetic.decode(cost=0.0))
+    with hr.DataLoader(recipe, batch_size=16, shuffle=True, seed=1) as loader:
+        assert sorted(flat(targets(loader))) == list(range(4000))
+        session = loader._epochs.session
+        assert session.host.coordinator.rows_per_order == 16
+        assert sorted(flat(targets(loader))) == list(range(4000))
+    with hr.DataLoader(recipe, batch_size=16, shuffle=True, seed=1, prefetch_factor=2) as loader:
+        assert sorted(flat(targets(loader))) == list(range(4000))
+        assert loader._epochs.session.host.coordinator.rows_per_order < 16, "how many are ahead was said"

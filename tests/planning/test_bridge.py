@@ -62,3 +62,18 @@ def test_never_less_than_none_nor_more_than_room(seed, step, took, room):
     for _ in range(120):
         now += step * chance.expovariate(1.0)
         assert 0 <= bridge.taken(now, took * chance.expovariate(1.0), room) <= room
+
+
+def test_what_other_ranks_have_met_is_bridged_before_it_comes():
+    bridge = Bridge()
+    found = [bridge.taken(0.05 * at, 0.01, 64, elsewhere=lambda: 0.5) for at in range(1, 40)]
+    assert found[-1] >= 9
+    assert bridge.slow < 0.05, "others are told what was seen here"
+
+
+def test_what_nobody_meets_any_more_is_forgotten():
+    bridge = Bridge()
+    for at in range(1, 40):
+        bridge.taken(0.05 * at, 0.01, 64, elsewhere=lambda: 0.5)
+    found = [bridge.taken(0.05 * at, 0.01, 64, elsewhere=lambda: 0.01) for at in range(40, 1500)]
+    assert found[-1] == 0

@@ -23,3 +23,35 @@ def dump_rows(
 ) -> None: ...
 def futex_wait(words: memoryview, index: int, expected: int, seconds: float, /) -> bool: ...
 def futex_wake(words: memoryview, index: int, count: int, /) -> int: ...
+def permits_take(
+    header: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    waits: NDArray[np.int64],
+    deadline: int,
+    later: int,
+    pid: int,
+    start: int,
+    token: int,
+    now: int,
+    /,
+) -> int: ...
+def permits_renew(
+    header: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    waits: NDArray[np.int64],
+    cell: int,
+    token: int,
+    deadline: int,
+    later: int,
+    now: int,
+    /,
+) -> bool: ...
+def permits_give(
+    header: NDArray[np.int64],
+    cells: NDArray[np.int64],
+    waits: NDArray[np.int64],
+    cell: int,
+    token: int,
+    now: int,
+    /,
+) -> None: ...

@@ -66,6 +66,14 @@ def fixed_staff() -> bool:
     return said == "fixed"
 
 
+def niceness() -> int:
+    """``HEADRACE_NICE``: by how much less urgent workers are than the loop that they serve, as in ``nice -n``."""
+    said = os.environ.get("HEADRACE_NICE", "10")
+    if not (said.isdecimal() and int(said) <= 19):
+        raise OptionError(f"HEADRACE_NICE={said!r} is no number from 0 to 19")
+    return int(said)
+
+
 def reads() -> int:
     """``HEADRACE_READS``: reads that each worker has under way, exactly; 0: as many as are of use."""
     said = os.environ.get("HEADRACE_READS", "")

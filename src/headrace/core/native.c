@@ -8,7 +8,7 @@ PyMODINIT_FUNC PyInit__native(void) {
     PyObject *module = PyModule_Create(&definition);
     if (module != NULL &&
         (PyModule_AddFunctions(module, words_methods) < 0 || PyModule_AddFunctions(module, rows_methods) < 0 ||
-         PyModule_AddFunctions(module, futex_methods) < 0))
+         PyModule_AddFunctions(module, futex_methods) < 0 || PyModule_AddFunctions(module, permits_methods) < 0))
         Py_CLEAR(module);
     return module;
 }

@@ -8,5 +8,6 @@
 extern PyMethodDef words_methods[];
 extern PyMethodDef rows_methods[];
 extern PyMethodDef futex_methods[];
+extern PyMethodDef permits_methods[];
 
 #endif

@@ -16,8 +16,6 @@ import mmap
 import os
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
 from multiprocessing import reduction
 from typing import Any
 
@@ -25,15 +23,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 ROWS, ROW_WIDTH = 256, 32
-CELLS, WAITS, ENTRY = 512, 1024, 4
+CELLS, CELL_WIDTH = 512, 4
+WAITS, WAIT_WIDTH = 1024, 5
 _HEADER = 16
-_MAGIC = 0x68656164726F7301
+_MAGIC = 0x68656164726F7302
 """Another layout takes another number."""
 MAGIC, LIMIT, WAITING, MOST, DECIDED_AT, DECIDER, THREADS_HERE, BURIED_AT = range(8)
 PID, START, THREADS, TAKEN, TAKEN_AT, INTERVAL, READS, PROCESSES = range(8)
 _NEEDS = 8
 """From here on a row has what its rank needs, as floating point numbers."""
-_WORDS = _HEADER + ROWS * ROW_WIDTH + (CELLS + WAITS) * ENTRY
+_WORDS = _HEADER + ROWS * ROW_WIDTH + CELLS * CELL_WIDTH + WAITS * WAIT_WIDTH
 
 _rosters: weakref.WeakSet[Roster] = weakref.WeakSet()
 
@@ -79,29 +78,37 @@ class Roster:
         end = _HEADER + ROWS * ROW_WIDTH
         self.rows = self._words[_HEADER:end].reshape(ROWS, ROW_WIDTH)
         self.needs: NDArray[np.float64] = self.rows[:, _NEEDS:].view(np.float64)
-        self.cells = self._words[end : end + CELLS * ENTRY].reshape(CELLS, ENTRY)
-        self.first_wait = end + CELLS * ENTRY
-        self.waits = self._words[self.first_wait :].reshape(WAITS, ENTRY)
+        self.cells = self._words[end : end + CELLS * CELL_WIDTH].reshape(CELLS, CELL_WIDTH)
+        self.first_wait = end + CELLS * CELL_WIDTH
+        self.waits = self._words[self.first_wait :].reshape(WAITS, WAIT_WIDTH)
 
     def attach(self) -> None:
         """Call first thing in a process that was forked."""
         if os.getpid() != self._owner:
             self._attach()
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> Roster:
         """Keep others from changing what takes more than one write. The kernel opens the lock of a dead process.
 
         (Not a record lock, as the board's: with two of these, each held by one thread and waited for by another, two
         processes look like a deadlock to the kernel, which knows them by process, and refuses.)
         """
+        return self
+
+    def __enter__(self) -> None:
         self.attach()
-        with self._threads:
+        self._threads.acquire()
+        try:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
-            try:
-                yield
-            finally:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
+        except BaseException:
+            self._threads.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
 
     # -- ranks -----------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 
+from headrace.core.memory import usable_cpus
 from headrace.engine.permits import Permits
 from headrace.engine.roster import (
     DECIDED_AT,
@@ -21,7 +22,9 @@ from headrace.engine.roster import (
     THREADS_HERE,
     Roster,
 )
+from headrace.engine.said import Said
 
+_JOB, _SLOW = Said._fields.index("job"), Said._fields.index("slow")
 _NEW = 0.2
 """How much the last step counts in the usual time from one to the next."""
 _LATELY = 5.0
@@ -33,10 +36,12 @@ _STEADY = 2.0
 class Seat:
     """What a rank says of itself, and what it is given."""
 
-    def __init__(self, roster: Roster, *, shares_turns: bool) -> None:
+    def __init__(self, roster: Roster, *, shares_turns: bool, cpus: int | None = None) -> None:
         """Take a row. ``shares_turns``: its threads prepare with a permit each. (What users' code does may be
-        anything: threads that sleep with a permit would keep processors idle.)"""
+        anything: threads that sleep with a permit would keep processors idle.) ``cpus``: those that are shared; else
+        those of this process."""
         self.roster = roster
+        self.cpus = usable_cpus() if cpus is None else cpus
         self.row = roster.take_row()
         self.shares_turns = shares_turns and self.row >= 0
         self._owner = os.getpid()
@@ -51,10 +56,13 @@ class Seat:
         """The permits of one thread; None: it needs none."""
         return Turn(self, Permits(self.roster), stopped) if self.shares_turns else None
 
-    def deadline(self, sequence: int) -> int:
-        """When the rank will ask for a batch, as far as can be known: in nanoseconds of the monotonic clock."""
+    def deadline(self, sequence: int) -> tuple[int, int]:
+        """When the rank will ask for a batch, as far as can be known, and its usual time from one to the next: in
+        nanoseconds of the monotonic clock."""
+        if self.row < 0:
+            return 0, 0
         taken, at, interval = self.roster.rows[self.row, TAKEN : INTERVAL + 1].tolist()
-        return int(at) + max(0, sequence - int(taken)) * int(interval) if self.row >= 0 else 0
+        return at + max(0, sequence - taken) * interval, interval
 
     def reads(self) -> int:
         """Reads that each of its workers may have under way; 0: nothing is said."""
@@ -109,8 +117,14 @@ class Seat:
         if self.row >= 0:
             self.roster.needs[self.row, : len(needs)] = needs
 
+    def slowest(self, job: int) -> float:
+        """Seconds that slow batches took for those ranks of a job that see the most of it. See ``Said.slow``."""
+        needs = self.roster.needs
+        mine = needs[:, _JOB] == job
+        return float(needs[mine, _SLOW].max()) if mine.any() else 0.0
+
     def decides(self, every: float) -> bool:
-        """Whether it is this rank that decides for all, and now: at most once in so many seconds."""
+        """Whether it is this process that decides for all, and now: at most once in so many seconds."""
         header, now = self.roster.header, time.monotonic_ns()
         quiet = now - int(header[DECIDED_AT])
         if self.row < 0 or quiet < every * 1e9:
@@ -124,7 +138,7 @@ class Seat:
 
     @property
     def _key(self) -> int:
-        return (self._owner << 16) + self.row
+        return (os.getpid() << 16) + self.row
 
     def said(self, lately: float = _LATELY) -> dict[int, list[float]]:
         """By row, what those ranks need that took a batch lately; and count their threads."""
@@ -180,12 +194,13 @@ class Turn:
             return 0.0  # no others are there to wait for
         if self._permit is not None and not self._permits.contended:
             return 0.0
-        begun, deadline = time.perf_counter(), self._seat.deadline(sequence)
+        begun = time.perf_counter()
+        deadline, step = self._seat.deadline(sequence)
         if self._permit is None:
-            self._permit = self._permits.take(deadline, self._stopped)
+            self._permit = self._permits.take(deadline, step, self._stopped)
         else:
             permit, self._permit = self._permit, None
-            self._permit = self._permits.renew(permit, deadline, self._stopped)
+            self._permit = self._permits.renew(permit, deadline, step, self._stopped)
         return time.perf_counter() - begun
 
     def rest(self) -> None:

@@ -10,6 +10,7 @@ from headrace.cache.arena import Arena
 from headrace.core import environment
 from headrace.core.layout import RowLayout
 from headrace.engine.board import Board
+from headrace.engine.deciding import Decider
 from headrace.engine.gate import Gate
 from headrace.engine.link import Link
 from headrace.engine.mask_files import MaskFiles
@@ -60,6 +61,8 @@ class RecipeTask:
             self.on_start(link)
         if self.seat is not None:
             self.seat.attach()
+            if link.worker == 0:
+                Decider(self.seat).start()
         seat, board = self.seat, link.board
         gate = Gate(
             None if seat is None else seat.reads,

@@ -16,6 +16,7 @@ from typing import Protocol
 import cloudpickle
 
 from headrace.coordinate.messages import Command, Failed, Ready
+from headrace.core import environment
 from headrace.engine.affinity import keep_to
 from headrace.engine.link import Link
 
@@ -146,6 +147,7 @@ def worker_main(link: Link, portable: Portable, close: Sequence[int]) -> None:
     inbox = _Inbox()
     link.watch(inbox.on_command)  # before user code runs: a host that is gone ends this worker even then
     try:
+        _step_back()
         runner = portable.task.start(link)
     except BaseException as error:
         link.send(Failed(RemoteError(error, f"in DataLoader worker process {link.worker}").dumps()))
@@ -158,6 +160,13 @@ def worker_main(link: Link, portable: Portable, close: Sequence[int]) -> None:
         link.send(Failed(RemoteError(error, f"in DataLoader worker process {link.worker}").dumps()))
     sys.stdout.flush()
     sys.stderr.flush()
+
+
+def _step_back() -> None:
+    """Let the training loop have a CPU as soon as it wants one. Workers have batches ahead of it and can wait for a
+    moment; when it waits, all ranks of its job do. (Where CPUs are enough, this changes nothing.)"""
+    with contextlib.suppress(OSError):
+        os.nice(environment.niceness())
 
 
 class _Inbox:

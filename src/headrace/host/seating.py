@@ -18,7 +18,7 @@ def take_seat(*, shares_turns: bool) -> Seat:
     cpus = usable_cpus()
     roster = _roster(_key(cpus))
     roster.attach()
-    seat = Seat(roster, shares_turns=shares_turns)
+    seat = Seat(roster, shares_turns=shares_turns, cpus=cpus)
     if not seat.limit:
         seat.set_limit(cpus)
     return seat

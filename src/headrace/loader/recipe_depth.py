@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from headrace.core import environment
@@ -16,10 +17,12 @@ from headrace.loader.place import find_place, ranks_here
 from headrace.loader.sharing import Sharing
 from headrace.loader.spec import LoaderSpec
 from headrace.loader.staffing import Staffing
-from headrace.planning import Bridge, Staff, ahead_at_first, most_ahead, rows_per_order
+from headrace.planning import Bridge, Staff, ahead_at_first, most_ahead, rows_per_order, rows_worth_while
 
 _SPARE = 16
 """Of the memory that is free, one part in so many may hold batches that wait, over all ranks."""
+_LOOK = 16
+"""Batches after which it is looked at how long samples take."""
 
 
 class RecipeOrders:
@@ -36,6 +39,8 @@ class RecipeOrders:
         """More are ahead where that is seen to help."""
         self.follows_hands = chosen is None and self.rows is None
         """Each hand has a batch of its own."""
+        self.grow = self.tunes and sharing is None
+        """They get larger where their rows are soon done. (What is shared is reported row by row.)"""
         if chosen is not None:
             self.ahead = chosen
         elif self.rows is None:
@@ -55,6 +60,8 @@ class RecipeDepth(HostDepth):
         self._bridge = None if environment.fixed_staff() else Bridge()
         self._room = 0
         """Batches that memory can be spared for."""
+        self._hands = staffing.hands
+        self._batches, self._cpu = 0, 0.0
         if orders.tunes:
             host.spare = 1
 
@@ -71,11 +78,44 @@ class RecipeDepth(HostDepth):
         if self._orders.follows_hands:
             keep_ahead(self._host, max(self._host.ahead, staff.processes * (1 + staff.threads)))
 
-    def taken(self, *, company: int = 0, nbytes: int = 0, extra: int = 0, took: float = 0.0) -> None:
-        """See ``HostDepth``. ``took``: seconds that fetching the batch took."""
+    @property
+    def slow(self) -> float:
+        """Seconds that slow batches take to be fetched; see ``Bridge``."""
+        return 0.0 if self._bridge is None else self._bridge.slow
+
+    def taken(
+        self,
+        *,
+        company: int = 0,
+        nbytes: int = 0,
+        extra: int = 0,
+        took: float = 0.0,
+        elsewhere: Callable[[], float] = float,
+    ) -> None:
+        """See ``HostDepth``. ``took``: seconds that fetching the batch took. ``elsewhere``: see ``Bridge``."""
         if not self._orders.tunes:
             return
+        self._size_orders()
         if self._bridge is not None and self._room:
-            bridged = self._bridge.taken(time.perf_counter(), took, self._room)
+            bridged = self._bridge.taken(time.perf_counter(), took, self._room, elsewhere)
             extra = 0 if company else bridged  # (in company what is ahead keeps memory that all share)
         super().taken(company=company, nbytes=nbytes, extra=extra)
+
+    def _size_orders(self) -> None:
+        """Make orders larger where what they cost besides is much of what they take, as far as memory allows."""
+        self._batches += 1
+        if not self._orders.grow or not self._room or self._batches % _LOOK:
+            return
+        host, size = self._host, self._orders.size
+        cpu, self._cpu = self._cpu, host.totals.spent.cpu
+        before = host.coordinator.rows_per_order
+        if before is None or self._cpu <= cpu:
+            return
+        rows = rows_worth_while(size, self._hands, before, (self._cpu - cpu) / (_LOOK * size))
+        ahead = ahead_at_first(size, self._hands, rows)
+        if rows == before or ahead > self._room:
+            return
+        host.coordinator.rows_per_order = rows
+        self._depth.most = max(self._depth.most, ahead)
+        if ahead > host.ahead - self._extra:
+            keep_ahead(host, ahead + self._extra)

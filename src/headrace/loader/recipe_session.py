@@ -190,8 +190,12 @@ class RecipeSession(Hosted):
             self._node.staffed(self.workers)
         if batch is None:
             return None
-        self._node.taken(batch, self.host)
-        self._depth.taken(company=0 if self.sharing is None else self.sharing.client.company, took=batch.took)
+        self._node.taken(batch, self.host, self._depth)
+        self._depth.taken(
+            company=0 if self.sharing is None else self.sharing.client.company,
+            took=batch.took,
+            elsewhere=self._node.slowest,
+        )
         self.cache.look(self.workers, self.layout)
         value = self._pinned(self._value(batch))
         self._learning.given(len(batch.draw.indices), self.workers, self.layout)

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+_MOST_ROWS = 64
+_WORTH = 16e-3
+"""Seconds of work that make an order worth what it costs besides, which is about one in fifteen of these."""
+_ROUNDS = 4
+"""Batches that are in the making at once, at most, where orders are large: so many times as many rows as a batch has
+are in the hands."""
+
 
 def rows_per_order(batch_size: int, hands: int, *, shared: bool = False, ranks: int = 1) -> int:
     """Rows of an order: enough of them to be worth a message, few enough that all hands share each batch.
@@ -13,7 +22,23 @@ def rows_per_order(batch_size: int, hands: int, *, shared: bool = False, ranks: 
     if shared:
         parts = max(1, hands // 2) if ranks == 1 else 2 * -(-hands // 2)
     # Very large batches take larger orders: the board has room for so many.
-    return max(4, min(64, -(-batch_size // parts)), -(-batch_size // 512))
+    return max(4, min(_MOST_ROWS, -(-batch_size // parts)), -(-batch_size // 512))
+
+
+def rows_worth_while(batch_size: int, hands: int, rows: int, seconds: float) -> int:
+    """Rows of an order once it is known how many seconds of work one takes: more than ``rows``, with which it was
+    begun, where these are soon done.
+
+    An order costs about as much as a few small images. At first the batch that is asked for is divided among all
+    hands, however small the orders; when batches are ahead, each hand may as well work at another one.
+    """
+    wanted = min(
+        batch_size, _MOST_ROWS, math.ceil(_WORTH / max(seconds, 1e-6)), _ROUNDS * batch_size // hands
+    )
+    if wanted <= rows:
+        return rows
+    pieces = max(1, round(batch_size / wanted))
+    return max(rows, -(-batch_size // pieces))
 
 
 def ahead_at_first(batch_size: int, hands: int, rows: int, *, shared: bool = False, ranks: int = 1) -> int:

@@ -190,7 +190,8 @@ def test_many_kept_batches_cost_no_descriptors(arena: Arena) -> None:
     pool = SlotPool(arena, PAGE, keep=0)
     before = len(os.listdir("/proc/self/fd"))
     arrays = [lent(pool) for _ in range(300)]
-    assert len(os.listdir("/proc/self/fd")) == before
+    # (what other tests have left behind may be closed meanwhile)
+    assert len(os.listdir("/proc/self/fd")) <= before
     arrays.clear()
     pool.collect()
     assert blocks(arena) == 0

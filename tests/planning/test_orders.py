@@ -42,23 +42,25 @@ def test_more_may_be_ahead_than_were_at_first() -> None:
     assert [most_ahead(1, 2), most_ahead(4, 2), most_ahead(1, 9)] == [4, 8, 18]
 
 
-@given(st.integers(1, 2048), st.integers(1, 256), st.floats(0, 10))
-def test_orders_grow_until_they_are_worth_what_they_cost(batch, hands, seconds):
+@given(st.integers(1, 2048), st.integers(1, 256), st.floats(0, 10), st.sampled_from([0, 1 << 20, 100 << 20]))
+def test_orders_grow_until_they_are_worth_what_they_cost(batch, hands, seconds, nbytes):
     before = rows_per_order(batch, hands)
-    rows = rows_worth_while(batch, hands, before, seconds)
-    assert before <= rows <= max(before, min(batch, 64) + 1)
+    rows = rows_worth_while(batch, hands, before, seconds, nbytes)
+    assert before <= rows <= max(before, min(batch, 96))
     if rows > before:
         # Each hand has work, and what is in the making at once is bounded.
-        assert ahead_at_first(batch, hands, rows) <= 12
+        ahead = ahead_at_first(batch, hands, rows)
+        assert ahead <= 12 or ahead * nbytes <= 100 << 20
         assert (rows // 2) * seconds <= 16e-3
         pieces = -(-batch // rows)
         assert batch - (pieces - 1) * rows > rows - pieces, "all but even"
-    assert rows_worth_while(batch, hands, rows, seconds) == rows, "it stays"
+    assert rows_worth_while(batch, hands, rows, seconds, nbytes) == rows, "it stays"
 
 
 def test_small_images_and_large_ones():
     assert rows_worth_while(64, 2, 16, 0.4e-3) == 32
     assert rows_worth_while(32, 1, 16, 0.4e-3) == 32, "more ranks than CPUs: a batch each"
     assert rows_worth_while(64, 16, 4, 0.4e-3) == 16
+    assert rows_worth_while(64, 16, 4, 0.1e-3, nbytes=1 << 20) == 64
     assert rows_worth_while(256, 16, 8, 0.4e-3) == 43
     assert rows_worth_while(64, 2, 16, 10e-3) == 16

@@ -39,8 +39,7 @@ class RecipeOrders:
         """More are ahead where that is seen to help."""
         self.follows_hands = chosen is None and self.rows is None
         """Each hand has a batch of its own."""
-        self.grow = self.tunes and sharing is None
-        """They get larger where their rows are soon done. (What is shared is reported row by row.)"""
+        self.shared = shared
         if chosen is not None:
             self.ahead = chosen
         elif self.rows is None:
@@ -61,7 +60,8 @@ class RecipeDepth(HostDepth):
         self._room = 0
         """Batches that memory can be spared for."""
         self._hands = staffing.hands
-        self._batches, self._cpu = 0, 0.0
+        self._nbytes = 0
+        self._batches, self._cpu, self._decoded = 0, 0.0, 0.0
         if orders.tunes:
             host.spare = 1
 
@@ -69,8 +69,9 @@ class RecipeDepth(HostDepth):
         """It is known how large batches are: as many more may be ready as the budget holds."""
         if isinstance(self._host, ProcessHost):
             spare = available_memory() // _SPARE // ranks_here(find_place()[1])
-            self._room = spare // aligned(layout.nbytes(self._orders.size), PAGE)
-            more = self._budget // aligned(layout.nbytes(self._orders.size), PAGE)
+            self._nbytes = aligned(layout.nbytes(self._orders.size), PAGE)
+            self._room = spare // self._nbytes
+            more = self._budget // self._nbytes
             keep_ahead(self._host, self._host.ahead + more)
 
     def staffed(self, staff: Staff) -> None:
@@ -102,17 +103,21 @@ class RecipeDepth(HostDepth):
         super().taken(company=company, nbytes=nbytes, extra=extra)
 
     def _size_orders(self) -> None:
-        """Make orders larger where what they cost besides is much of what they take, as far as memory allows."""
+        """Make orders larger where what they cost besides is much of what they take, as far as memory allows.
+
+        (With others not as long as something has to be decoded: what is drawn ahead keeps memory that all share.)
+        """
         self._batches += 1
-        if not self._orders.grow or not self._room or self._batches % _LOOK:
+        if not self._room or self._batches % _LOOK:
             return
-        host, size = self._host, self._orders.size
-        cpu, self._cpu = self._cpu, host.totals.spent.cpu
+        host, orders, spent = self._host, self._orders, self._host.totals.spent
+        cpu, decoded = spent.cpu - self._cpu, spent.decoded - self._decoded
+        self._cpu, self._decoded = spent.cpu, spent.decoded
         before = host.coordinator.rows_per_order
-        if before is None or self._cpu <= cpu:
+        if before is None or cpu <= 0 or (orders.shared and decoded):
             return
-        rows = rows_worth_while(size, self._hands, before, (self._cpu - cpu) / (_LOOK * size))
-        ahead = ahead_at_first(size, self._hands, rows)
+        rows = rows_worth_while(orders.size, self._hands, before, cpu / (_LOOK * orders.size), self._nbytes)
+        ahead = ahead_at_first(orders.size, self._hands, rows, **orders.shared)
         if rows == before or ahead > self._room:
             return
         host.coordinator.rows_per_order = rows

@@ -7,9 +7,8 @@ import math
 _MOST_ROWS = 64
 _WORTH = 16e-3
 """Seconds of work that make an order worth what it costs besides, which is about one in fifteen of these."""
-_ROUNDS = 4
-"""Batches that are in the making at once, at most, where orders are large: so many times as many rows as a batch has
-are in the hands."""
+_ROUNDS, _ROUNDS_BYTES = 4, 32 << 20
+"""Batches that are in the hands at once, at most, where orders are large: so many, or as many as have these bytes."""
 
 
 def rows_per_order(batch_size: int, hands: int, *, shared: bool = False, ranks: int = 1) -> int:
@@ -25,16 +24,16 @@ def rows_per_order(batch_size: int, hands: int, *, shared: bool = False, ranks: 
     return max(4, min(_MOST_ROWS, -(-batch_size // parts)), -(-batch_size // 512))
 
 
-def rows_worth_while(batch_size: int, hands: int, rows: int, seconds: float) -> int:
+def rows_worth_while(batch_size: int, hands: int, rows: int, seconds: float, nbytes: int = 0) -> int:
     """Rows of an order once it is known how many seconds of work one takes: more than ``rows``, with which it was
-    begun, where these are soon done.
+    begun, where these are soon done. ``nbytes``: of a batch; 0: not known.
 
     An order costs about as much as a few small images. At first the batch that is asked for is divided among all
     hands, however small the orders; when batches are ahead, each hand may as well work at another one.
     """
-    wanted = min(
-        batch_size, _MOST_ROWS, math.ceil(_WORTH / max(seconds, 1e-6)), _ROUNDS * batch_size // hands
-    )
+    rounds = max(_ROUNDS, _ROUNDS_BYTES // nbytes if nbytes else 0)
+    work = math.ceil(_WORTH / max(seconds, 1e-6))
+    wanted = min(batch_size, _MOST_ROWS, work, rounds * batch_size // hands)
     if wanted <= rows:
         return rows
     pieces = max(1, round(batch_size / wanted))

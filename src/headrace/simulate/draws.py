@@ -24,7 +24,7 @@ class EpochOrders:
 
     def known(self, geometry: Geometry) -> KnownOrder:
         """All epochs of a rank."""
-        return KnownOrder(self._samples, geometry, self._seed, self._of)
+        return KnownOrder(self._samples, geometry, self._seed, self._of, seed=self._seed)
 
     def _of(self, epoch: int) -> NDArray[np.uint32]:
         if epoch not in self._orders:

@@ -111,8 +111,8 @@ class DrawClient:
     def begin(
         self, epoch: int, *, explicit: bool, given: Bits | None = None, known: KnownOrder | None = None
     ) -> None:
-        """Begin an epoch. ``given``: samples that were delivered before, where it goes on. ``known``: what a rank that
-        draws for itself will draw."""
+        """Begin an epoch. ``given``: samples that were delivered before, where it goes on. ``known``: what a rank
+        that draws for itself will draw."""
         self._drop_draws()
         if self.join.world_size > 1 and not self._explicit and self._epoch >= 0:
             self._before = (self._epoch, self._given, self._steps, self._step)

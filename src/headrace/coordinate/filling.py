@@ -8,14 +8,18 @@ from numpy.typing import NDArray
 from headrace.coordinate.admission import Admission
 from headrace.coordinate.entering import Entering
 from headrace.coordinate.finishing import Finishing
+from headrace.coordinate.futures import Futures
 from headrace.coordinate.members import Job
 from headrace.coordinate.messages import Order
 from headrace.coordinate.passing_on import PassingOn
+from headrace.coordinate.rank_future import RankFuture
 from headrace.coordinate.shelf import Shelf
 from headrace.coordinate.state import State
+from headrace.coordinate.tickets import Ticket
 from headrace.core import random as rnd
-from headrace.core.bits import choose, count
+from headrace.core.bits import choose, count, test
 from headrace.core.forms import Form
+from headrace.planning import most_ahead_of_need
 
 Ids = NDArray[np.int64]
 
@@ -33,15 +37,18 @@ class Filling:
         admission: Admission,
         finishing: Finishing,
         passing_on: PassingOn,
+        futures: Futures,
     ) -> None:
         self._state = state
         self._passing_on = passing_on
         self._entering = entering
         self._admission = admission
         self._finishing = finishing
+        self._futures = futures
 
     def fill(self, member: int) -> Order | None:
-        """Something for an idle worker of a job to prepare into the cache: what most jobs still need."""
+        """Something for an idle worker of a job to prepare into the cache: what most jobs still need, or where it is
+        known what the job needs soonest, that."""
         if member not in self._state.ranks:
             return None
         job, _ = self._state.ranks[member]
@@ -58,6 +65,9 @@ class Filling:
             for ticket in self._state.tickets.values()
         ):
             return None
+        future = self._futures.of(job)
+        if future is not None:
+            return self._fill_ahead(job, member, shelf, future)
         room = (
             self._state.pool.room(Form.AUGMENTED) if shelf.form == Form.AUGMENTED else self._state.pool.spare
         )
@@ -83,23 +93,57 @@ class Filling:
         if not ticket.blocks:
             self._finishing.close_rows(ticket, np.arange(len(ids)))
             return None
-        self._state.refills += len(ids)
+        return self._order(job, ticket, len(ids))
+
+    def _fill_ahead(self, job: Job, member: int, shelf: Shelf, future: RankFuture) -> Order | None:
+        """What a rank needs soonest and is not there. What is needed as soon or sooner does not go for it."""
+        pool, decoded = self._state.pool, shelf
+        size, ranks = pool.size_for(shelf), self._futures.ranks
+        # Where there is room, as much as there is; else as much as may be there ahead of need.
+        most = most_ahead_of_need(pool.budget // size // ranks, future.told.batch_size)
+        most += max(0, pool.spare) // size // ranks
+
+        def there(indices: Ids) -> NDArray[np.bool_]:
+            ids = job.dataset.to_universe(indices)
+            return test(decoded.cached.words, ids) | test(decoded.pending.words, ids)
+
+        chosen = future.choose(_FILL, most, there)
+        chosen = chosen[~there(chosen)]  # (some were chosen before, and refused, and may have come since)
+        if not len(chosen):
+            return None
+        ids = job.dataset.to_universe(chosen)
+        ids = ids[np.argsort(self._futures.due(shelf)[ids], kind="stable")]
+        dress, _ = self._entering.enter(job, ids, may_wait=False)
+        ticket = self._state.make_ticket(job, member, -1, ids, dress, fill=True)
+        rows = np.arange(len(ids))
+        self._entering.read(ticket, rows)
+        self._admission.keep(job, ticket, rows)
+        kept = dress.keep != 0
+        future.ahead.refused(job.dataset.to_local(ids[~kept]).tolist())
+        count = int(rows[kept][-1]) + 1 if kept.any() else 0
+        self._finishing.close_rows(ticket, rows[count:])
+        return self._order(job, ticket, count) if count else None
+
+    def _order(self, job: Job, ticket: Ticket, count: int) -> Order:
+        """The first rows of a ticket as an order."""
+        self._state.refills += count
         seed, key = self._state.randomness(ticket)
+        dress = ticket.dress
         grants = [(int(form), offset, size) for offset, (_, form, size) in ticket.blocks.items()]
         return Order(
             id=ticket.id,
             slot_offset=0,
             slot_bytes=0,
-            rows=len(ids),
+            rows=count,
             start=0,
             seed=seed,
             epoch=key,
             step=0,
-            indices=job.dataset.to_local(ids).tobytes(),
-            forms=dress.forms.tobytes(),
-            offsets=dress.offsets.tobytes(),
-            lengths=dress.lengths.tobytes(),
-            keep=dress.keep.tobytes(),
+            indices=job.dataset.to_local(ticket.ids[:count]).tobytes(),
+            forms=dress.forms[:count].tobytes(),
+            offsets=dress.offsets[:count].tobytes(),
+            lengths=dress.lengths[:count].tobytes(),
+            keep=dress.keep[:count].tobytes(),
             grants=np.array(grants, np.int64).tobytes(),
             instance=self._state.instance,
             ticket=ticket.id,

@@ -91,7 +91,9 @@ class FarthestFirst:
         """These may go when their time comes."""
         heap, ids = self._heap, np.asarray(samples, np.int64)
         classes = None if self._sizes is None else self._sizes(ids)
-        entries = (-(turns(self._due[ids], self._grain, classes) << _BITS | ids)).tolist()
+        numbers = turns(self._due[ids], self._grain, classes).tolist()
+        # (they are too large for arrays of integers)
+        entries = [-(turn << _BITS | sample) for turn, sample in zip(numbers, ids.tolist(), strict=True)]
         if _MANY * len(entries) > len(heap):
             heap += entries
             heapq.heapify(heap)

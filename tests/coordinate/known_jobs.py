@@ -78,16 +78,22 @@ class KnownMember(Member):
             self.finish(work, 0, len(work.forms), prepared)
         self.tell_ends()
 
+    @property
+    def universe(self) -> Ids:
+        """The host's numbers of its samples."""
+        dataset = self.world.state.ranks[self.member][0].dataset
+        return dataset.to_universe(np.arange(len(self.samples)))
+
     def next_steps(self, size: int) -> Ids:
         """By a plain walk: how many steps from now on each sample of the universe is used; ``FAR``: not in this epoch
         and the next."""
         found = np.full(size, FAR, np.int64)
-        universe = self.world.state.ranks[self.member][0].dataset.to_universe
+        universe = self.universe
         steps = self.geometry.steps(len(self.samples))
         for epoch, draws in ((self.epoch, self.coming), (self.epoch + 1, self.draws(self.epoch + 1))):
             first = (epoch - self.epoch + 1) * steps - len(draws)
             for step, drawn in enumerate(draws):
-                ids = universe(drawn.indices)
+                ids = universe[drawn.indices]
                 found[ids] = np.minimum(found[ids], first + step)
         return np.where(found == FAR, FAR, found + self.epoch * steps)
 

@@ -38,45 +38,30 @@ def check_next_uses(world: World, members: list[KnownMember]) -> None:
     """What is foreseen is what a plain walk through the epochs to come finds."""
     futures: Futures = world.commons.futures
     size = world.state.universe.size
-    ids = np.arange(size)
     begun = [member for member in members if not member.gone and member.epoch >= 0]
     assert futures.on == bool(begun)
     truth = {member.number: member.next_steps(size) for member in begun}
     for member in begun:
         future = futures._futures[member.number]
-        due = future.due(ids)
-        near = due != FAR
-        steps = member.geometry.steps(len(member.samples))
+        found = np.full(size, FAR, np.int64)
+        found[member.universe] = np.where(future.due == FAR, FAR, future.due + np.int64(future.origin))
         # (more epochs than two may be known)
-        horizon = (member.epoch + 2) * steps
-        found = np.where(near & (future.steps(due) < horizon), future.steps(due), FAR)
+        found[found >= (member.epoch + 2) * future.known.steps] = FAR
         assert (found == truth[member.number]).all()
+        assert future.at == (member.epoch + 1) * future.known.steps - len(member.coming)
     for shelf in world.state.pool.shelves.values():
         users = [member for member in begun if member.number in shelf.jobs]
-        due = futures.due(shelf)
-        assert len(due) == size
-        known = [truth[member.number] != FAR for member in users]
-        assert not len(users) or (due[np.logical_or.reduce(known)] < FAR).all()
+        first = np.full(size, FAR, np.int64)
+        by_epochs = len({id(futures._run_of[member.number]) for member in users}) == 1
         for member in users:
-            run = futures._run_of[member.number]
-            alone = len({id(futures._run_of[other.number]) for other in users}) == 1
-            steps = truth[member.number].astype(np.float64)
-            whole = member.geometry.steps(len(member.samples))
-            if alone:
-                steps = (steps // whole + 0.5) * whole
+            run, future = futures._run_of[member.number], futures._futures[member.number]
+            steps = future.due + float(future.origin)
+            if by_epochs:
+                steps = (steps // future.known.steps + 0.5) * future.known.steps
             times = np.clip((steps - run._at) * run._each, 0, FAR - 1).astype(np.int64)
-            here = truth[member.number] != FAR
-            assert (due[here] <= times[here]).all()
-        if users:
-            firsts = [
-                futures._run_of[member.number].times(
-                    futures._futures[member.number],
-                    futures._futures[member.number].due(ids),
-                    by_epochs=len({id(futures._run_of[other.number]) for other in users}) == 1,
-                )
-                for member in users
-            ]
-            assert (due == np.minimum.reduce(firsts)).all(), "kept up to date, it is what it would be anew"
+            mine = member.universe
+            first[mine] = np.minimum(first[mine], np.where(future.due == FAR, FAR, times))
+        assert np.abs(futures.due(shelf) - first).max(initial=0) <= 1, "times are rounded"
 
 
 JOINS = st.tuples(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.coordinate.foreseen import Foreseen, Ids
 from headrace.coordinate.parts import Part, Parts
 from headrace.coordinate.shelf import Samples, Shelf
 from headrace.coordinate.victims import Shelves, Victims
 from headrace.coordinate.worths import Worths
-from headrace.core.addresses import Tier
+from headrace.core.addresses import Tier, tiers_of
 from headrace.core.bits import test
 from headrace.eviction import FarthestFirst
 from headrace.eviction.reuse import size_classes
@@ -29,9 +32,16 @@ class ForeseenVictims(Victims):
     def may_go(self, shelf: Shelf, samples: Samples) -> None:
         """Samples are cached and nobody reads them, or they are needed at another time than was known."""
         ids = np.asarray(samples, np.int64)
-        free = ids[test(shelf.cached.words, ids) & ~test(shelf.busy.bits.words, ids)]
+        free = ids[self._free(shelf, ids)]
         if len(free):
             self._order_of(shelf).put(free)
+
+    def _free(self, shelf: Shelf, ids: Ids) -> NDArray[np.bool_]:
+        free: NDArray[np.bool_] = test(shelf.cached.words, ids) & ~test(shelf.busy.bits.words, ids)
+        if not self._alone:
+            there = np.flatnonzero(free)
+            free[there] = tiers_of(shelf.find(ids[there])[0]) == int(self._tier)
+        return free
 
     def _order_of(self, shelf: Shelf) -> FarthestFirst:
         order = self._farthest.get(shelf)
@@ -45,7 +55,11 @@ class ForeseenVictims(Victims):
                 return size_classes(shelf.find(samples)[1])
 
             order = self._farthest[shelf] = FarthestFirst(
-                foreseen.dues(shelf), may_go, foreseen.grain, sizes if foreseen.sized else None
+                foreseen.dues(shelf),
+                may_go,
+                foreseen.grain,
+                sizes if foreseen.sized else None,
+                partial(self._free, shelf),
             )
         return order
 

@@ -31,6 +31,7 @@ from headrace.coordinate.rank_future import Dues, RankFuture
 from headrace.coordinate.runs import Line, Run, soonest
 from headrace.coordinate.shelf import Shelf
 from headrace.coordinate.state import State
+from headrace.core.dues import FAR
 from headrace.core.errors import ProtocolError
 from headrace.core.forms import Form
 from headrace.sampling import Geometry, epoch_order, epochs_worth_knowing
@@ -230,13 +231,24 @@ class Futures:
     def _soonest(self, users: Iterable[int], ids: Ids) -> Dues:
         # Where all of them are of one run, a sample is needed once an epoch at most, and in which step of it makes no
         # difference to how much is read. By epochs, what is read is spread evenly, and little is exchanged.
-        by_epochs = len({id(self._run_of[number]) for number in users}) == 1
-        times = (
-            self._run_of[number].times(
-                self._futures[number], self._futures[number].due(ids), by_epochs=by_epochs
-            )
-            for number in users
-        )
+        runs: dict[Run, list[RankFuture]] = {}
+        for number in users:
+            runs.setdefault(self._run_of[number], []).append(self._futures[number])
+        local: dict[str, tuple[Ids, Ids | None]] = {}
+        times = []
+        for run, futures in runs.items():
+            dataset = futures[0].dataset
+            if dataset.key not in local:
+                indices = dataset.to_local(ids)
+                there = np.flatnonzero(indices >= 0)
+                local[dataset.key] = (indices, None) if len(there) == len(ids) else (indices[there], there)
+            indices, places = local[dataset.key]
+            found = run.times(futures, indices, by_epochs=len(runs) == 1)
+            if places is not None:
+                whole = np.full(len(ids), FAR, np.int32)
+                whole[places] = found
+                found = whole
+            times.append(found)
         return soonest(times, len(ids))
 
     def _changed(self, number: int, indices: Ids) -> None:

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from headrace.coordinate.protocol import Known
 from headrace.coordinate.universe import Dataset
-from headrace.core.dues import FAR
 from headrace.planning import Ahead
 from headrace.sampling import Foresight, Geometry, KnownOrder
 
@@ -40,11 +39,12 @@ class RankFuture:
     @property
     def at(self) -> int:
         """Its next step, counted from epoch 0 on."""
-        return self._next - self._origin
+        return self._next + self.origin
 
     @property
-    def _origin(self) -> int:
-        return self._foresight.when(0)
+    def origin(self) -> int:
+        """The step, counted as ``at`` is, from which ``due`` counts."""
+        return -self._foresight.when(0)
 
     def goes_on(self, told: Known, epoch: int) -> bool:
         """Whether an epoch is the next one in the same order."""
@@ -61,9 +61,9 @@ class RankFuture:
         """The next epoch begins. Returns the samples that are needed at another time than was known."""
         self._epoch += 1
         self._foresight.epochs = epochs
-        origin = self._origin
+        origin = self.origin
         changed = self._foresight.begin(self._epoch)
-        if self._origin != origin:  # numbers have an end, and it counts anew
+        if self.origin != origin:  # numbers have an end, and it counts anew
             self.ahead.restart()
             self._extended = self._epoch - 1
         self._next = self._foresight.when(self._epoch)
@@ -86,16 +86,10 @@ class RankFuture:
         self.ahead.used(samples.tolist())
         return samples
 
-    def due(self, ids: Ids) -> Dues:
-        """When samples of the universe are used next, in steps of ``at``'s counting but for an ``origin``."""
-        due = self._foresight.next_uses.due
-        local = self.dataset.to_local(ids)
-        found: Dues = np.where(local >= 0, due[local], np.int32(FAR))
-        return found
-
-    def steps(self, due: Dues) -> NDArray[np.float64]:
-        """The same as ``at`` counts. (What is never used comes out as any large number.)"""
-        return due.astype(np.float64) - self._origin
+    @property
+    def due(self) -> Dues:
+        """By sample of its dataset: when it is used next. (These times are steps since ``origin``.)"""
+        return self._foresight.next_uses.due
 
     def choose(self, wanted: int, most: int, there: Callable[[Ids], NDArray[np.bool_]]) -> Ids:
         """Samples to fetch ahead, those that are needed soonest first. ``most``: that may be there because they were

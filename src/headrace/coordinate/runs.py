@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headrace.coordinate.rank_future import Dues, RankFuture
+from headrace.coordinate.rank_future import Dues, Ids, RankFuture
 from headrace.core.dues import FAR
+from headrace.eviction.reuse import LAST
 
 _OF_GAP = 32
 """Of the mean time between two uses of a sample, so small a part makes no difference: the grain of times."""
@@ -16,7 +16,8 @@ _OFF = 8
 """Of that mean time, so large a part may a run be off before times are laid out anew."""
 _LEAST = 1e-3
 """The share of all draws that a run has at least, so that one that stands still has a time, far away."""
-_LONGEST = 1 << 30
+_LONGEST = LAST // 2
+"""Grains of time after which times are laid out anew in any case: numbers have an end."""
 
 
 class Run:
@@ -42,6 +43,11 @@ class Run:
         return sum(future.at for future in self.ranks.values()) / len(self.ranks)
 
     @property
+    def steps(self) -> int:
+        """Of an epoch."""
+        return next(iter(self.ranks.values())).known.steps
+
+    @property
     def step(self) -> int:
         """Samples that its ranks draw in a step."""
         return sum(future.told.batch_size for future in self.ranks.values())
@@ -55,15 +61,27 @@ class Run:
         """Where it is now. It should be there at that time."""
         return (self.at - self._at) * self._each
 
-    def times(self, future: RankFuture, due: Dues, *, by_epochs: bool) -> Dues:
-        """When a rank of it uses samples. ``by_epochs``: all of an epoch at once."""
-        steps = future.steps(due)
+    def times(self, futures: Iterable[RankFuture], samples: Ids, *, by_epochs: bool) -> Dues:
+        """When some ranks of it use samples of their dataset. ``by_epochs``: all of an epoch at once."""
+        dues: dict[int, Dues] = {}
+        for future in futures:
+            found, origin = future.due[samples], future.origin
+            dues[origin] = np.minimum(dues[origin], found) if origin in dues else found
+        return soonest((self._times(due, at, by_epochs) for at, due in dues.items()), len(samples))
+
+    def _times(self, due: Dues, origin: int, by_epochs: bool) -> Dues:
+        steps = due.astype(np.float64)
         if by_epochs:
-            whole = max(1, future.known.steps)
-            steps = (np.floor(steps / whole) + 0.5) * whole
-        times = np.clip((steps - self._at) * self._each, 0, FAR - 1).astype(np.int32)
-        times[due == FAR] = FAR
-        return times
+            whole = self.steps
+            steps += origin % whole
+            steps //= whole
+            steps *= whole
+            steps += whole / 2 - origin % whole
+        steps += origin - self._at
+        steps *= self._each
+        np.clip(steps, 0, FAR - 1, out=steps)
+        steps[due == FAR] = FAR
+        return steps.astype(np.int32)
 
 
 class Line:
@@ -100,7 +118,7 @@ class Line:
     def is_off(self) -> bool:
         """Whether some run is so far from where it was to be that times have to be laid out anew. That takes a look
         at all samples, so it is not done before a part of so many were drawn."""
-        if self.now > _LONGEST:
+        if self.now > _LONGEST * self.grain or self.now > FAR // 2:
             return True
         far = self._samples // _OFF
         return (
@@ -110,7 +128,7 @@ class Line:
         )
 
 
-def soonest(times: Iterable[Dues], count: int) -> NDArray[np.int32]:
+def soonest(times: Iterable[Dues], count: int) -> Dues:
     """The first of several times, for each of ``count`` samples; ``FAR`` where there is none."""
     found = np.full(count, FAR, np.int32)
     for one in times:

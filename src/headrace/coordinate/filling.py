@@ -25,6 +25,9 @@ Ids = NDArray[np.int64]
 
 _FILL = 8
 """Samples of a fill: little enough that a worker's own job hardly waits for it."""
+_AHEAD = 16
+"""One in so many samples of a full cache may be there because it was fetched ahead, at most. (Of a cache for many
+batches, ``most_ahead_of_need`` says less.)"""
 
 
 class Filling:
@@ -100,7 +103,8 @@ class Filling:
         pool, decoded = self._state.pool, shelf
         size, ranks = pool.size_for(shelf), self._futures.ranks
         # Where there is room, as much as there is; else as much as may be there ahead of need.
-        most = most_ahead_of_need(pool.budget // size // ranks, future.told.batch_size)
+        each = pool.budget // size // ranks
+        most = min(most_ahead_of_need(each, future.told.batch_size), each // _AHEAD)
         most += max(0, pool.spare) // size // ranks
 
         def there(indices: Ids) -> NDArray[np.bool_]:

@@ -286,6 +286,14 @@ def test_workers_with_orders_have_no_time_to_fetch_ahead() -> None:
     member.start(0)
     member.draw(finish=False)
     assert member.idle() is None
+    member.draw(finish=False)
+    world.now += 1.0
+    assert member.idle() is None, "of two batches, one is being prepared"
+    member.finish_all()
+    member.draw(finish=False)
+    assert member.idle() is None
+    world.now += 0.1
+    assert member.idle() is not None, "the rank has no memory for the batch that it was given"
     member.finish_all()
     assert member.idle() is not None
 

@@ -20,6 +20,7 @@ from headrace.core import random as rnd
 from headrace.core.bits import choose, count, test
 from headrace.core.forms import Form
 from headrace.planning import most_ahead_of_need
+from headrace.planning.idling import IDLE
 
 Ids = NDArray[np.int64]
 
@@ -58,17 +59,9 @@ class Filling:
         shelf = self._shelf_to_fill(job)
         if shelf is None or self._state.pool.worths.eviction.name == "none" or not job.fills:
             return None
-        # Somebody else's workers have something to do, so there is no time to spare, only this worker's turn.
-        # (A rank that was given much ahead and has paused since does nothing with it.)
-        early = self._state.now - self._state.patience
-        if any(
-            not ticket.fill
-            and ticket.id not in self._state.late
-            and not (ticket.stretch and ticket.given < early)
-            for ticket in self._state.tickets.values()
-        ):
-            return None
         future = self._futures.of(job)
+        if self._others_work(parked=future is not None):
+            return None
         if future is not None:
             return self._fill_ahead(job, member, shelf, future)
         room = (
@@ -97,6 +90,24 @@ class Filling:
             self._finishing.close_rows(ticket, np.arange(len(ids)))
             return None
         return self._order(job, ticket, len(ids))
+
+    def _others_work(self, *, parked: bool) -> bool:
+        """Whether workers have something to do: then there is no time to spare, only this worker's turn.
+
+        A rank that was given much ahead and has paused since does nothing with it. ``parked``: nor does one with its
+        last draw, for as long as it has no memory for the batch. Once it has, it asks for the next one at once.
+        """
+        early = self._state.now - self._state.patience
+        last: dict[int, Ticket] = {}
+        for ticket in self._state.tickets.values():
+            if ticket.fill or ticket.id in self._state.late or (ticket.stretch and ticket.given < early):
+                continue
+            if not parked or ticket.member in last:
+                return True
+            last[ticket.member] = ticket
+        # (one that was given just now may be on its way to a worker)
+        now, ranks = self._state.now, self._state.ranks
+        return any(ticket.given > now - IDLE or ranks[member][1].asks for member, ticket in last.items())
 
     def _fill_ahead(self, job: Job, member: int, shelf: Shelf, future: RankFuture) -> Order | None:
         """What a rank needs soonest and is not there. What is needed as soon or sooner does not go for it."""

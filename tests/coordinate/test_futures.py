@@ -194,6 +194,31 @@ def test_ranks_of_one_job_prepare_little_more_than_has_to_be(here: int) -> None:
     assert misses <= 1.1 * least
 
 
+def test_of_samples_with_one_time_more_small_ones_are_kept() -> None:
+    """As by the usual policy, which knows sizes and no times."""
+    kept = {}
+    for says in (True, False):
+        world, budget = world_for(60)
+        member = KnownMember(world, np.arange(300), budget=budget, says=says)
+        sizes = random.Random(1).choices((9_000, 16_000, 90_000), k=4 * 300)
+
+        def of_any_size(_: Form, room: int, sizes: list[int] = sizes) -> int:
+            return min(room, sizes.pop())
+
+        member.start(0)
+        for _ in range(4 * 38):
+            member.draw(finish=False)
+            for work in list(member.work.values()):
+                member.finish(work, 0, len(work.forms), of_any_size)
+            member.tell_ends()
+        (shelf,) = world.state.pool.shelves.values()
+        kept[says] = len(shelf)
+        world.check_quiet()
+    print(kept)
+    assert kept[True] >= 0.95 * kept[False]
+    assert kept[True] > 1.3 * budget / 38_333
+
+
 def test_what_goes_is_needed_last() -> None:
     world, budget = world_for(60)
     members = [KnownMember(world, np.arange(300), seed=seed, budget=budget) for seed in range(3)]

@@ -35,12 +35,13 @@ from headrace.core.dues import FAR
 from headrace.core.errors import ProtocolError
 from headrace.core.forms import Form
 from headrace.sampling import Geometry, epoch_order, epochs_worth_knowing
-from headrace.sampling.foresight import MOST_SAMPLES
 
 Ids = NDArray[np.int64]
 
 _MOST_RANKS = 64
 """Ranks that are followed: for each sample that is drawn, the next use by each of them is looked up."""
+_MOST_SAMPLES = 1 << 24
+"""Of a dataset: others wait while an order is worked out, some seconds for that many."""
 _MOST_BYTES = 2 << 30
 """Memory for what is foreseen."""
 _ORDERS = 3
@@ -154,7 +155,7 @@ class Futures:
     def _can_be_known(self, job: Job, epoch: int, known: Known) -> bool:
         size = job.dataset.size
         steps = Geometry(known.batch_size, known.rank, known.world_size, known.drop_last).steps(size)
-        if not steps or size >= MOST_SAMPLES or len(self._futures) >= _MOST_RANKS:
+        if not steps or size > _MOST_SAMPLES or len(self._futures) >= _MOST_RANKS:
             return False
         if epoch * steps >= 1 << 52:  # (times are counted in floats)
             return False

@@ -155,7 +155,12 @@ class Futures:
     def _can_be_known(self, job: Job, epoch: int, known: Known) -> bool:
         size = job.dataset.size
         steps = Geometry(known.batch_size, known.rank, known.world_size, known.drop_last).steps(size)
-        if not steps or size > _MOST_SAMPLES or len(self._futures) >= _MOST_RANKS:
+        if (
+            not steps
+            or size > _MOST_SAMPLES
+            or len(self._futures) >= _MOST_RANKS
+            or not self._state.pool.budget
+        ):
             return False
         if epoch * steps >= 1 << 52:  # (times are counted in floats)
             return False

@@ -38,6 +38,7 @@ from headrace.coordinate.protocol import (
     Finished,
     Join,
     Joined,
+    Known,
     Over,
     Refused,
     Reply,
@@ -49,6 +50,7 @@ from headrace.core.forms import Form
 from headrace.core.layout import aligned
 from headrace.core.sparse import PAGE
 from headrace.planning import Spent
+from headrace.sampling import epoch_order
 
 Ids = NDArray[np.int64]
 Publish = Callable[[Form, int], int | None]
@@ -141,13 +143,15 @@ class Member:
         collates: bool = False,
         token: str = "",
         together: int = 1,
+        knows: bool = True,
     ) -> None:
-        """``together``: batches that it takes at once."""
+        """``together``: batches that it takes at once. ``knows``: where it draws for itself, it tells its order."""
         self.world, self.samples, self.together = world, samples, together
         self.ended: list[tuple[int, int]] = []
         """Stretches that are over, which it has not told, and their rows."""
         self.member = world.next_member()
         self.batch, self.sampling, self.keys, self.drop_last = batch, sampling, keys, drop_last
+        self.knows = knows
         self.group, self.rank, self.world_size = group or f"g{self.member}", rank, world_size
         self.epoch, self.step, self.waiting_asks = -1, 0, 0
         self.got: list[Ids] = []
@@ -194,7 +198,11 @@ class Member:
         self.epoch = self.epoch + 1 if epoch is None else epoch
         self.got, self.steps_of_all, self.step, self.waiting_asks = [], {}, step, 0
         self.over = self.last = False
-        begin = Begin(self.epoch, explicit=self.sampling == "uniform", step=step)
+        explicit = self.sampling == "uniform"
+        known = (
+            Known(self.member, True, self.batch, 0, 1, self.drop_last) if explicit and self.knows else None
+        )
+        begin = Begin(self.epoch, explicit=explicit, step=step, known=known)
         self.world.tell(Began(self.member, begin, progress))
         self.world.deliver()
 
@@ -219,7 +227,7 @@ class Member:
         if self.sampling != "uniform":
             self.ask()
             return
-        order = np.random.default_rng(self.epoch).permutation(len(self.samples))
+        order = epoch_order(len(self.samples), self.member, self.epoch)
         start = self.batch * (self.step + self.waiting_asks)
         stop = len(order) // self.batch * self.batch if self.drop_last else len(order)
         if start < stop:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from headrace.coordinate.commons import Commons
 from headrace.coordinate.coordinator import LATER
-from headrace.coordinate.draw_client import DrawClient
+from headrace.coordinate.draw_client import DrawClient, told
 from headrace.coordinate.events import Answer, Asked, Began, Came, Done, Event, GiveBack, Named
 from headrace.coordinate.protocol import Ask, Begin, Finished, Join, Joined, Request
 from headrace.coordinate.shared_draws import SharedDraws
 from headrace.core.bits import Bits
 from headrace.core.errors import HostUnavailable
-from headrace.sampling import Draw, Geometry, UniformEpoch
+from headrace.sampling import Draw, Geometry, UniformDraws, UniformEpoch, epoch_order
 from tests.coordinate.jobs import identities
 
 
@@ -138,6 +140,42 @@ def test_own_draws_come_back_as_they_are_with_what_the_host_knows_of_them() -> N
             draw.indices is before.indices and draw.position == before.position and draw.last == before.last
         )
         assert draw.lookup is not None and draw.of_all_ranks is None and draw.randomness is None
+
+
+@pytest.mark.parametrize("after", [1, 3])
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_another_host_is_told_the_order_and_sees_how_far_it_is(after: int, shuffle: bool) -> None:
+    rank = Rank(Host(1), sampling="uniform", augmented="")
+    own = UniformDraws(
+        lambda: UniformEpoch(40, Geometry(8), seed=5, epoch=2, shuffle=shuffle, position=4), seed=5
+    )
+    draws = SharedDraws(rank.client, seed=5, epoch=2, own=own)
+    got = [rank.draw(draws) for _ in range(after)]
+    assert rank.host.commons.futures.on
+    rank.client.lose_host()
+    rank.host = Host(2)
+    rank.member = rank.host.take(rank.client)
+    rank.client.go_on_at_new_host()
+    futures = rank.host.commons.futures
+    assert futures.on
+    draw = rank.draw(draws)
+    assert draw is not None and futures.on
+    (future,) = futures._futures.values()
+    # (epochs have five steps; of the one that began at sample 4 so many are drawn)
+    assert future.at == 2 * 5 + after + 1
+    got += [draw, *rank.rest(draws)]
+    assert samples_of([one for one in got if one is not None]) == sorted(
+        epoch_order(40, 5, 2, shuffle)[4:].tolist()
+    )
+    assert futures.on
+
+
+@pytest.mark.parametrize("seed", [1 << 63, -(1 << 63) - 1, None])
+def test_an_order_that_cannot_be_told_is_not(seed: int | None) -> None:
+    known = UniformEpoch(40, Geometry(8), seed=5, epoch=0, shuffle=True).draw()
+    assert known is not None and known.known is not None
+    assert told(known.known) is not None and told(None) is None
+    assert told(dataclasses.replace(known.known, seed=seed)) is None
 
 
 @pytest.mark.parametrize("after", [0, 1, 3, 5])

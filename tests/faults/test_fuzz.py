@@ -40,6 +40,7 @@ from headrace.coordinate.protocol import (
     Idle,
     Join,
     Joined,
+    Known,
     Over,
     Ping,
     Pong,
@@ -200,7 +201,7 @@ class Rogue:
         chance = self.chance
         self.epoch += chance.choice((0, 1, 1, 2))
         if self.explicit or chance.random() < 0.6:
-            self.tell(Begin(self.epoch, 0, self.explicit, 0))
+            self.tell(Begin(self.epoch, 0, self.explicit, 0, self.fuzz.known() if self.explicit else None))
             return
         given = [sample for sample in range(self.samples) if chance.random() < 0.3]
         steps = {
@@ -335,6 +336,7 @@ class Fuzz:
             ),
             Identities,
             lambda: Begin(some((0, 1, 2)), some((0, 5)), chance.random() < 0.3, some((0, 0, 3))),
+            lambda: Begin(some((0, 1, 1 << 40)), 0, chance.random() < 0.8, 0, self.known()),
             lambda: Ask(b"" if chance.random() < 0.6 else self.octets()),
             lambda: Ask(np.arange(chance.randrange(1, 9)).tobytes()),
             lambda: Finished(
@@ -350,6 +352,19 @@ class Fuzz:
             GetStatus,
         )
         return chance.choice(choices)()
+
+    def known(self) -> Known | None:
+        """An order, of whatever kind."""
+        some = self.chance.choice
+        return Known(
+            some((0, 7, -5, 1 << 62)),
+            some((True, True, False)),
+            some((1, 8, 8, 1 << 32)),
+            some((0, 0, 1)),
+            some((1, 1, 2, 1 << 20)),
+            some((True, False)),
+            some((0, 0, 5, 1 << 40)),
+        )
 
     def published(self) -> bytes:
         rows = [

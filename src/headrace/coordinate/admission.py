@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.coordinate.futures import Futures
 from headrace.coordinate.members import Job
 from headrace.coordinate.passing_on import PassingOn
 from headrace.coordinate.shelf import Shelf
@@ -20,9 +21,10 @@ _DECODED, _AUGMENTED = int(Form.DECODED), int(Form.AUGMENTED)  # numpy takes lon
 class Admission:
     """Decides what is kept."""
 
-    def __init__(self, state: State, passing_on: PassingOn) -> None:
+    def __init__(self, state: State, passing_on: PassingOn, futures: Futures) -> None:
         self._state = state
         self._passing_on = passing_on
+        self._futures = futures
 
     def keep(self, job: Job, ticket: Ticket, rows: Ids) -> None:
         """Decide what of the rows that have to be prepared is kept, and grant memory for it."""
@@ -102,6 +104,9 @@ class Admission:
     ) -> None:
         granted: list[int] = []
         bit = 1 << shelf.form
+        near = self._futures.newcomers(shelf, ids, ahead=ticket.fill)
+        if near is not None:
+            needs = near
         places = self._state.pool.admit(shelf, needs.tolist(), jobs, displace=displace)
         for row, sample, place in zip(rows.tolist(), ids.tolist(), places, strict=True):
             if place is None:

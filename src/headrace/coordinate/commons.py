@@ -38,6 +38,7 @@ from headrace.coordinate.events import (
 )
 from headrace.coordinate.filling import Filling
 from headrace.coordinate.finishing import Finishing
+from headrace.coordinate.futures import Futures
 from headrace.coordinate.instances import Instances
 from headrace.coordinate.joining import Joining
 from headrace.coordinate.outlook import Outlook
@@ -62,16 +63,18 @@ class Commons:
         """
         state = self.state = State(instance=instance, nonce=nonce, span=span, universe=universe)
         state.shared_split.cpus = cpus
-        passing_on = PassingOn(state)
-        entering, admission = Entering(state), Admission(state, passing_on)
+        passing_on, self.futures = PassingOn(state), Futures(state)
+        entering, admission = Entering(state), Admission(state, passing_on, self.futures)
         instances, budgets = Instances(state), Budgets(state)
         waiting = Waiting(state, entering, admission)
         finishing = Finishing(state, admission, waiting)
-        self._joining = Joining(state, instances, finishing, budgets)
+        self._joining = Joining(state, instances, finishing, budgets, self.futures)
         outlook = Outlook(state, passing_on)
         stretches = Stretches(state, outlook)
-        self._drawing = Drawing(state, outlook, entering, admission, waiting, instances, stretches)
-        self._filling = Filling(state, entering, admission, finishing, passing_on)
+        self._drawing = Drawing(
+            state, outlook, entering, admission, waiting, instances, stretches, self.futures
+        )
+        self._filling = Filling(state, entering, admission, finishing, passing_on, self.futures)
         self._finishing, self._waiting, self._budgets = finishing, waiting, budgets
         self.upkeep = Upkeep(state)
         self._handlers: dict[type, Callable[[Any], None]] = {

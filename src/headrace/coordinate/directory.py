@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.coordinate.costs import Took
+from headrace.coordinate.foreseen import Foreseen
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.coordinate.pool import Pool
 from headrace.coordinate.shelf import Shelf
 from headrace.core.addresses import NOWHERE, Tier
 from headrace.core.bits import drop, put, test
 from headrace.core.forms import CACHEABLE, Form
-from headrace.eviction.reuse import nearness
 from headrace.sampling import Draw, Foresight, epochs_worth_knowing
 from headrace.sampling.foresight import MOST_SAMPLES
 
@@ -104,6 +104,7 @@ class Directory:
         self._open: dict[int, _Open] = {}
         self._took = Took()
         self._foresight: Foresight | None = None
+        self._foreseen: Foreseen | None = None
         self._drawn: Draw | None = None
         """The last draw whose rows were looked up."""
         self._budgets: dict[Tier, dict[Form, int]] = {}
@@ -201,10 +202,14 @@ class Directory:
         assert known is not None
         foresight = self._foresight
         if foresight is None:
-            if known.geometry.world_size < 2 or known.size >= MOST_SAMPLES or self.size != known.size:
+            if known.geometry.world_size < 2 or not known.shuffled:
+                return
+            if known.size >= MOST_SAMPLES or self.size != known.size:
                 return
             foresight = self._foresight = Foresight(known, [known.geometry.rank])
-            self.pool.foresee(foresight.next_uses.due, foresight.grain)
+            due = foresight.next_uses.due
+            self._foreseen = Foreseen(lambda _: due, foresight.grain)
+            self.pool.foresee(self._foreseen)
         if drawn.epoch != foresight.epoch:
             foresight.epochs = epochs_worth_knowing(1 / known.geometry.world_size, self._part())
         changed = foresight.follow(drawn)
@@ -222,11 +227,11 @@ class Directory:
         )
         return min(1.0, room / max(1, self.size))
 
-    def _nearness(self, ids: Ids) -> list[int]:
+    def _nearness(self, shelf: Shelf, ids: Ids) -> list[int]:
         """How soon samples are needed again, as far as that is known."""
-        if self._foresight is None or self._foresight.blind:
+        if self._foresight is None or self._foreseen is None or self._foresight.blind:
             return [0] * len(ids)
-        near: list[int] = nearness(self._foresight.next_uses.due[ids], self._foresight.grain).tolist()
+        near: list[int] = self._foreseen.newcomers(shelf, ids).tolist()
         return near
 
     def _keep(self, opened: _Open, forms: NDArray[np.uint8]) -> None:
@@ -243,7 +248,7 @@ class Directory:
             rows = left[forms[left] < int(form)]
             if not len(rows):
                 continue
-            near = self._nearness(ids[rows])
+            near = self._nearness(shelf, ids[rows])
             places = self.pool.admit(shelf, near, 1, displace=any(near) or self.pool.owed(shelf))
             kept = np.array([place is not None for place in places], np.bool_)
             if not kept.any():

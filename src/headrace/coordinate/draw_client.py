@@ -22,6 +22,7 @@ from headrace.coordinate.protocol import (
     Drawn,
     Finished,
     Join,
+    Known,
     Over,
     Refused,
     Reply,
@@ -33,7 +34,7 @@ from headrace.core import random as rnd
 from headrace.core.bits import Bits, choose, put
 from headrace.core.errors import HostUnavailable, OptionError
 from headrace.planning import Spent
-from headrace.sampling import Draw, Geometry, Lookup
+from headrace.sampling import Draw, Geometry, KnownOrder, Lookup
 from headrace.sampling.draw import Ids
 
 Send = Callable[[Request, bytes | None], None]
@@ -68,6 +69,7 @@ class DrawClient:
         """What they took."""
         self._epoch = -1
         self._explicit = self._over = False
+        self._known: Known | None = None
         self._left = False
         """Whether the epoch was left before its end."""
         self._given = Bits.empty(0)
@@ -106,16 +108,20 @@ class DrawClient:
 
     # -- epochs and draws --------------------------------------------------------------------------------------
 
-    def begin(self, epoch: int, *, explicit: bool, given: Bits | None = None) -> None:
-        """Begin an epoch. ``given``: samples that were delivered before, where it goes on."""
+    def begin(
+        self, epoch: int, *, explicit: bool, given: Bits | None = None, known: KnownOrder | None = None
+    ) -> None:
+        """Begin an epoch. ``given``: samples that were delivered before, where it goes on. ``known``: what a rank
+        that draws for itself will draw."""
         self._drop_draws()
         if self.join.world_size > 1 and not self._explicit and self._epoch >= 0:
             self._before = (self._epoch, self._given, self._steps, self._step)
         self._epoch, self._explicit, self._over, self._left = epoch, explicit, False, False
         self._given = Bits.empty(self.join.samples) if given is None else given.copy()
         self._steps, self._step = {}, 0
+        self._known = told(known) if explicit else None
         if explicit or not self._given.count():
-            self._send(Begin(epoch, 0, explicit, 0), None)
+            self._send(Begin(epoch, 0, explicit, 0, self._known), None)
         else:
             self._report(epoch, self._given, self._steps, self._step)
 
@@ -267,7 +273,7 @@ class DrawClient:
         if self._before is not None:
             self._report(*self._before)  # other ranks may still be there, and not know the end of it
         if self._explicit:
-            self._send(Begin(self._epoch, 0, True, 0), None)
+            self._send(Begin(self._epoch, 0, True, 0, self._known), None)
         else:
             self._report(self._epoch, self._given, self._steps, self._step)
         for own in self._asked:
@@ -300,3 +306,13 @@ class DrawClient:
         randomness = (self.instance & ((1 << 63) - 1), (1 << 40) + self._epoch)
         position = self._given.count() + stop
         self._note(Draw(self._epoch, step, ids, position, randomness=randomness, of_all_ranks=ids))
+
+
+def told(known: KnownOrder | None) -> Known | None:
+    """What a host is told of an order, where it can work it out from that."""
+    if known is None or known.seed is None or not -1 << 63 <= known.seed < 1 << 63:
+        return None
+    cut = known.geometry
+    return Known(
+        known.seed, known.shuffled, cut.batch_size, cut.rank, cut.world_size, cut.drop_last, known.position
+    )

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from headrace.coordinate.admission import Admission
 from headrace.coordinate.entering import Entering
+from headrace.coordinate.futures import Futures
 from headrace.coordinate.instances import Instances
 from headrace.coordinate.members import Epoch, Job, Rank, read_progress
 from headrace.coordinate.outlook import Outlook
@@ -51,8 +52,10 @@ class Drawing:
         waiting: Waiting,
         instances: Instances,
         stretches: Stretches,
+        futures: Futures,
     ) -> None:
         self._state = state
+        self._futures = futures
         self._outlook = outlook
         self._entering = entering
         self._admission = admission
@@ -66,6 +69,8 @@ class Drawing:
         explicit = job.sampling == "uniform"
         if begin.explicit != explicit:
             raise ProtocolError(f"a job with sampling {job.sampling!r} begins an epoch as if it had another")
+        if begin.known is not None:
+            self._futures.check(job, begin.known)
         seen = Bits.empty(job.dataset.size)
         steps: dict[int, Ids] = {}
         if progress is not None:
@@ -107,6 +112,7 @@ class Drawing:
             epoch.steps.update(steps)
             if epoch is job.epoch:  # else all of it was drawn before, and another rank knows the rest
                 self._merge_progress(job, epoch, seen, first)
+        self._futures.begin(job, begin.epoch, begin.known)
         self.serve_all(job)
 
     def _begin_epoch(self, job: Job) -> None:
@@ -208,8 +214,10 @@ class Drawing:
         return job.geometry.cut(epoch.left, step - epoch.base)[1] if step >= epoch.base else 0
 
     def _serve_explicit(self, job: Job, rank: Rank, epoch: Epoch, indices: bytes, most: int) -> None:
-        ids = job.dataset.to_universe(np.frombuffer(indices, np.int64))
+        named = np.frombuffer(indices, np.int64)
+        ids = job.dataset.to_universe(named)
         self._state.remaining.take(job.number, ids)
+        self._futures.use(job, named)
         step = epoch.cursors[rank.rank]
         epoch.cursors[rank.rank] = step + 1
         self._give(job, rank, epoch, step, ids, 0, False, None, most)

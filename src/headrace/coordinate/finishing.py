@@ -149,6 +149,7 @@ class Finishing:
         job = self._state.jobs[ticket.job]
         for form, samples in ticket.by_form(rows[ticket.reads[rows]]):
             job.shelves[form].release(samples)
+            self._state.pool.may_go(job.shelves[form], samples)
             if form == Form.AUGMENTED:
                 read = samples
         ticket.reads[rows] = False

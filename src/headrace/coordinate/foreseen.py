@@ -1,75 +1,43 @@
-"""Victims where the order of samples is known: what is needed last goes first, without a look at the whole cache."""
+"""When cached samples are needed next, as a pool goes by it where the order of samples is known."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.coordinate.parts import Part, Parts
 from headrace.coordinate.shelf import Shelf
-from headrace.coordinate.victims import Shelves, Victims
-from headrace.coordinate.worths import Worths
-from headrace.core.addresses import Tier
-from headrace.eviction import FarthestFirst
-from headrace.eviction.reuse import nearness_of
+from headrace.eviction.reuse import SIZES, last_turn, size_classes, turns
+
+Ids = NDArray[np.int64]
+Dues = Callable[[Shelf], NDArray[np.int32]]
+"""Of a shelf: when each sample is needed next by those who use it. The array is kept up to date in place."""
 
 
-class ForeseenVictims(Victims):
-    """Finds victims one by one, by their next use."""
+class Foreseen:
+    """Says how soon samples are needed: a number that is larger the sooner that is (``Reuse``)."""
 
-    def __init__(
-        self,
-        shelves: Shelves,
-        parts: Parts,
-        worths: Worths,
-        tier: Tier,
-        due: NDArray[np.int32],
-        grain: int,
-        *,
-        alone: bool,
-    ) -> None:
-        """``due``: when each sample is needed next. ``grain``: see ``FarthestFirst``; the others: ``Victims``."""
-        super().__init__(shelves, parts, worths, tier, alone=alone)
-        self._due, self._grain = due, grain
-        self._farthest: dict[Shelf, FarthestFirst] = {}
+    def __init__(self, dues: Dues, grain: int = 1, *, sized: bool = False) -> None:
+        """``grain``: times that differ by less count as one. ``sized``: of samples with one time large ones go for
+        others, as more of those find room."""
+        self.dues, self.grain, self.sized = dues, grain, sized
+        self._last = last_turn(grain, sized=sized)
 
-    def may_go(self, shelf: Shelf, samples: Iterable[int]) -> None:
-        """Samples are cached and nobody reads them, or they are needed at another time than was known."""
-        free = [sample for sample in samples if sample in shelf and not shelf.busy.get(sample)]
-        if free:
-            self._order_of(shelf).put(free)
+    def nearness(self, shelf: Shelf, samples: Ids) -> Ids:
+        """Of samples that are cached."""
+        sizes = size_classes(shelf.find(samples)[1]) if self.sized else None
+        return self._last - turns(self.dues(shelf)[samples], self.grain, sizes)
 
-    def _order_of(self, shelf: Shelf) -> FarthestFirst:
-        order = self._farthest.get(shelf)
-        if order is None:
+    def newcomers(self, shelf: Shelf, samples: Ids, *, ahead: bool = False) -> Ids:
+        """Of samples that are about to be: what they will fill is not known. ``ahead``: they are fetched ahead of
+        need, so nothing goes for them that is needed at the same time, however large it is."""
+        sizes = None
+        if self.sized:
+            mean = size_classes(np.array([shelf.expected]))[0]
+            sizes = np.full(len(samples), SIZES - 1 if ahead else mean, np.int64)
+        return self._last - turns(self.dues(shelf)[samples], self.grain, sizes)
 
-            def may_go(sample: int) -> bool:
-                return sample in shelf and not shelf.busy.get(sample) and self._has(shelf, sample)
-
-            order = self._farthest[shelf] = FarthestFirst(self._due, may_go, self._grain)
-        return order
-
-    def refuses(self, limited: Part | None, worth: float) -> bool:
-        """See ``Victims``. Who would have to go is always known here, so nobody is refused unseen."""
-        return False
-
-    def next(self, limited: Part | None, worth: float) -> tuple[Shelf, int] | None:
-        """See ``Victims``."""
-        # What is more than its form's part of the budget has to go, whatever it is worth.
-        due = limited is None and self._parts.limited
-        best: tuple[int, Shelf, int] | None = None
-        for shelf in self._shelves.values():
-            if limited is not None and shelf.form not in limited:
-                continue
-            if due and not self._parts.overdrawn(shelf.form):
-                continue
-            found = self._order_of(shelf).farthest()
-            if found is not None and (best is None or found[1] > best[0]):
-                best = found[1], shelf, found[0]
-        if best is None or (not due and worth <= nearness_of(best[0], self._grain)):
-            return None
-        _, shelf, sample = best
-        self._order_of(shelf).drop()
-        return shelf, sample
+    def at(self, turn: int) -> int:
+        """Of one whose turn is known."""
+        return self._last - turn

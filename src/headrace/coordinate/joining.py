@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from headrace.coordinate.budgets import Budgets
 from headrace.coordinate.finishing import Finishing
+from headrace.coordinate.futures import Futures
 from headrace.coordinate.instances import Instances
 from headrace.coordinate.members import Job, Rank
 from headrace.coordinate.protocol import (
@@ -31,8 +32,11 @@ MOST_JOBS = 255
 class Joining:
     """Lets ranks in, and takes back what they held when they are gone."""
 
-    def __init__(self, state: State, instances: Instances, finishing: Finishing, budgets: Budgets) -> None:
+    def __init__(
+        self, state: State, instances: Instances, finishing: Finishing, budgets: Budgets, futures: Futures
+    ) -> None:
         self._state = state
+        self._futures = futures
         self._instances = instances
         self._finishing = finishing
         self._budgets = budgets
@@ -83,6 +87,7 @@ class Joining:
             for job in self._state.jobs.values():
                 if job.stale is not None:
                     job.stale.grow(self._state.universe.size)
+            self._futures.come()
         return self._enter(member, token, pid, join, dataset)
 
     def _enter(self, member: int, token: str, pid: int, join: Join, dataset: Dataset) -> Joined | Refused:
@@ -162,6 +167,7 @@ class Joining:
             sampler.forget(job.number)
         for shelf in job.shelves.values():
             shelf.jobs.discard(job.number)
+        self._futures.leave(job.number)
         self._state.pool.changed()
         self._budgets.set()
 
@@ -170,5 +176,6 @@ class Joining:
         self._state.pool.give_back(self._state.orphans.pop(member, []))
         for shelf, samples in self._state.reads.pop(member, []):
             shelf.release(samples)
+            self._state.pool.may_go(shelf, samples)
             self._finishing.drop_used_up(shelf, samples)
         self._state.pool.fit()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import compress
 
-import numpy as np
-from numpy.typing import NDArray
-
 from headrace.coordinate.costs import Took
+from headrace.coordinate.foreseen import Foreseen
 from headrace.coordinate.parts import Part
 from headrace.coordinate.room import Place, Room
 from headrace.coordinate.savings import Savings
-from headrace.coordinate.shelf import Shelf
+from headrace.coordinate.shelf import Samples, Shelf
 from headrace.coordinate.space import Space
 from headrace.coordinate.worths import Needs, Worths
 from headrace.core.addresses import SHIFT, Tier, pack
@@ -43,16 +41,16 @@ class Pool:
         self._rooms = tuple(self.rooms.values())
         self._only = self._rooms[0] if len(spans) == 1 else None
 
-    def foresee(self, due: NDArray[np.int32], grain: int = 1) -> None:
-        """When each sample is needed next is known from now on, and kept up to date in ``due``. ``grain``: times that
-        differ by less count as one."""
-        self.worths.foresee(due, grain)
+    def foresee(self, foreseen: Foreseen | None) -> None:
+        """When each sample is needed next is known from now on; with None, it no longer is."""
+        self.worths.foresee(foreseen)
         for room in self._rooms:
-            room.foresee(due, grain)
-        for shelf in self.shelves.values():
-            self.may_go(shelf, shelf.cached.ids().tolist())
+            room.foresee(foreseen)
+        if foreseen is not None:
+            for shelf in self.shelves.values():
+                self.may_go(shelf, shelf.cached.ids())
 
-    def may_go(self, shelf: Shelf, samples: Iterable[int]) -> None:
+    def may_go(self, shelf: Shelf, samples: Samples) -> None:
         """Where it is known when samples are needed: these are no longer read, or needed at another time."""
         for room in self._rooms:
             room.may_go(shelf, samples)

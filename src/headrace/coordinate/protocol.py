@@ -14,7 +14,7 @@ import msgspec
 from headrace.coordinate.messages import Order
 from headrace.planning import Spent
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Raised whenever a message changes its meaning."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
@@ -101,6 +101,20 @@ class Identities(msgspec.Struct, tag="identities", array_like=True):
     """16 bytes per sample, beside this message."""
 
 
+class Known(msgspec.Struct, array_like=True, frozen=True):
+    """What a rank's draws follow from, in this epoch and in those to come (``sampling.uniform``). The host goes by it
+    in what it keeps and fetches ahead, and in nothing else."""
+
+    seed: int
+    shuffle: bool
+    batch_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 32)]
+    rank: Count
+    world_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+    drop_last: bool
+    position: Count = 0
+    """Samples of the present epoch, over all ranks, that came before."""
+
+
 class Begin(msgspec.Struct, tag="begin", array_like=True):
     """An epoch begins, or goes on where the set of samples already delivered comes beside this."""
 
@@ -111,6 +125,8 @@ class Begin(msgspec.Struct, tag="begin", array_like=True):
     """The job draws for itself and names its samples with each ``Ask``."""
     step: Count = 0
     """Steps of the epoch that this rank has been given."""
+    known: Known | None = None
+    """Of a job that draws for itself: what it draws, if that is known ahead."""
 
 
 class Ask(msgspec.Struct, tag="ask", array_like=True):

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.coordinate.blocks import Blocks
-from headrace.coordinate.foreseen import ForeseenVictims
+from headrace.coordinate.foreseen import Foreseen
+from headrace.coordinate.foreseen_victims import ForeseenVictims
 from headrace.coordinate.parts import Part, Parts
-from headrace.coordinate.shelf import Shelf
+from headrace.coordinate.shelf import Samples, Shelf
 from headrace.coordinate.space import Space
 from headrace.coordinate.victims import Shelves, Victims
 from headrace.coordinate.worths import Worths
@@ -40,13 +40,15 @@ class Room:
         self._blocks = Blocks(space)
         self.victims: Victims = Victims(shelves, self.parts, worths, tier, alone=alone)
 
-    def foresee(self, due: NDArray[np.int32], grain: int) -> None:
-        """From now on victims are found by their next use."""
-        self.victims = ForeseenVictims(
-            self._shelves, self.parts, self._worths, self.tier, due, grain, alone=self._alone
-        )
+    def foresee(self, foreseen: Foreseen | None) -> None:
+        """From now on victims are found by their next use; with None, they are looked for as usual."""
+        terms = self._shelves, self.parts, self._worths, self.tier
+        if foreseen is None:
+            self.victims = Victims(*terms, alone=self._alone)
+        else:
+            self.victims = ForeseenVictims(*terms, foreseen, alone=self._alone)
 
-    def may_go(self, shelf: Shelf, samples: Iterable[int]) -> None:
+    def may_go(self, shelf: Shelf, samples: Samples) -> None:
         """Samples may have to go from now on, or at another time than was known."""
         if isinstance(self.victims, ForeseenVictims):
             self.victims.may_go(shelf, samples)

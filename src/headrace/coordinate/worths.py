@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.coordinate.foreseen import Foreseen
 from headrace.coordinate.savings import Savings
 from headrace.coordinate.shelf import Shelf
 from headrace.core.addresses import Tier
 from headrace.core.forms import Form
 from headrace.eviction import EVICTIONS, Entries, Eviction, Reuse
-from headrace.eviction.reuse import nearness
 
 Ids = NDArray[np.int64]
 Needs = Callable[[Shelf, Ids], NDArray[np.int64]]
@@ -26,12 +26,22 @@ class Worths:
         self.eviction: Eviction = EVICTIONS[eviction]
         self.now = 0
         self._needs, self._savings = needs, savings
+        self._usual: tuple[Eviction, Needs] | None = None
+        """The policy that something foreseen has taken the place of, and what it goes by."""
         self._newcomers: dict[tuple[Form, float, int, int, int], float] = {}
 
-    def foresee(self, due: NDArray[np.int32], grain: int) -> None:
-        """From now on what counts is when a sample is needed next."""
-        self.eviction = Reuse()
-        self._needs = lambda _, ids: nearness(due[ids], grain)
+    @property
+    def usual(self) -> Eviction:
+        """The policy where nothing is foreseen."""
+        return self.eviction if self._usual is None else self._usual[0]
+
+    def foresee(self, foreseen: Foreseen | None) -> None:
+        """From now on what counts is when a sample is needed next; with None, it is the usual policy again."""
+        if foreseen is not None:
+            self._usual = self._usual or (self.eviction, self._needs)
+            self.eviction, self._needs = Reuse(), foreseen.nearness
+        elif self._usual is not None:
+            (self.eviction, self._needs), self._usual = self._usual, None
         self._newcomers.clear()
 
     def newcomer(self, shelf: Shelf, tier: Tier, nbytes: int, needs: int, jobs: int) -> float:

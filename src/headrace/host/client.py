@@ -39,7 +39,7 @@ from headrace.core.bits import Bits
 from headrace.core.errors import HostRefused, HostSilent, HostUnavailable, ProtocolError
 from headrace.host import runtime
 from headrace.host.way import Way
-from headrace.sampling import Draw
+from headrace.sampling import Draw, KnownOrder
 
 _PATIENCE = 20.0
 """Seconds to wait for a host to start, and to take a connection."""
@@ -265,11 +265,13 @@ class SharedClient:
 
     # -- epochs and draws --------------------------------------------------------------------------------------
 
-    def begin(self, epoch: int, *, explicit: bool, given: Bits | None = None) -> None:
+    def begin(
+        self, epoch: int, *, explicit: bool, given: Bits | None = None, known: KnownOrder | None = None
+    ) -> None:
         """See ``DrawClient``. A job that has gone on without a host looks for one again."""
         if self.alone:
             self._come_back()
-        self._draws.begin(epoch, explicit=explicit, given=given)
+        self._draws.begin(epoch, explicit=explicit, given=given, known=known)
 
     def take(self) -> Draw | None:
         """The next draw, if it is here."""

@@ -96,6 +96,8 @@ class HostStatus(msgspec.Struct, frozen=True):
     evictions: int = 0
     refills: int = 0
     """Samples that idle workers prepared for the cache."""
+    eviction: str = ""
+    """What has to go by: ``eviction=``, or "reuse" where it is known what all jobs will draw."""
 
 
 def version_refusal(version: int) -> str | None:

@@ -63,4 +63,5 @@ def describe(commons: State, workers: Mapping[int, Sized], started: float) -> Ho
         decodes=commons.decodes,
         evictions=pool.evictions,
         refills=commons.refills,
+        eviction=pool.worths.eviction.name,
     )

@@ -27,6 +27,10 @@ class KnownOrder:
     """The samples of an epoch, for all ranks."""
     position: int = field(default=0, compare=False)
     """Where the present epoch was begun; later ones begin at 0."""
+    seed: int | None = None
+    """Where the order is that of ``epoch_order``: its seed, by which others can work it out."""
+    shuffled: bool = True
+    """Whether each epoch has another order."""
 
     @property
     def steps(self) -> int:

@@ -93,7 +93,7 @@ class UniformEpoch(OrderedEpoch):
         """``first``: the number of the first step."""
         order = epoch_order(size, seed, epoch, shuffle)[position:]
         order_of = partial(epoch_order, size, seed, shuffle=shuffle)
-        known = KnownOrder(size, geometry, (seed, shuffle), order_of, position) if shuffle else None
+        known = KnownOrder(size, geometry, (seed, shuffle), order_of, position, seed, shuffle)
         super().__init__(order, geometry, epoch=epoch, position=position, first=first, known=known)
 
 

@@ -7,6 +7,9 @@ from numpy.typing import NDArray
 
 from headrace.sampling import Geometry, KnownOrder, OrderedEpoch, UniformDraws, epoch_order
 
+_TOLD = 1 << 20
+"""Samples of the largest dataset whose order simulated hosts work out: all of them do it in one process."""
+
 
 class EpochOrders:
     """The uniform orders of a job's epochs, which all its ranks go by. Kept while somebody may need them."""
@@ -24,7 +27,8 @@ class EpochOrders:
 
     def known(self, geometry: Geometry) -> KnownOrder:
         """All epochs of a rank."""
-        return KnownOrder(self._samples, geometry, self._seed, self._of)
+        told = self._seed if self._samples <= _TOLD else None
+        return KnownOrder(self._samples, geometry, self._seed, self._of, seed=told)
 
     def _of(self, epoch: int) -> NDArray[np.uint32]:
         if epoch not in self._orders:

@@ -40,8 +40,8 @@ Ids = NDArray[np.int64]
 
 _MOST_RANKS = 64
 """Ranks that are followed: for each sample that is drawn, the next use by each of them is looked up."""
-_MOST_SAMPLES = 1 << 24
-"""Of a dataset: others wait while an order is worked out, some seconds for that many."""
+_MOST_SAMPLES = 1 << 22
+"""Of a dataset: others wait while an order is worked out, about a second for that many."""
 _MOST_BYTES = 2 << 30
 """Memory for what is foreseen."""
 _ORDERS = 3

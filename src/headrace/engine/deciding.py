@@ -20,6 +20,9 @@ EVERY = 0.25
 """Seconds between two decisions."""
 _READS, _READS_PER_CPU = 256, 32
 """Reads at once on a machine, at most."""
+_TO_SPARE = 2.0
+"""Each rank may have so many times the reads that it is found to need: at times it needs more at once. (Far more
+would be no use to anybody, and threads that come and go take time from those who prepare, and from the loops.)"""
 
 
 class Decider:
@@ -55,7 +58,6 @@ class Decider:
         kept = min(seat.cpus - 1, math.floor(sum(one.loop_cpus for one in said.values())))
         decision = self._controller.decide(needs, Node(seat.cpus, kept, most))
         wanted = sum(budget.reads for budget in decision.budgets.values())
-        # What nobody needs is no use to anybody either: reads that wait take no processor.
-        spare = max(1.0, most / wanted)
+        spare = max(1.0, min(_TO_SPARE, most / wanted))
         seat.set_reads({row: int(budget.reads * spare) for row, budget in decision.budgets.items()})
         seat.set_limit(decision.prepare_limit)

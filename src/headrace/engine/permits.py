@@ -82,15 +82,21 @@ class Permits:
         stopped: Callable[[], bool] = lambda: False,
     ) -> tuple[int, int] | None:
         """Go on with a permit for something else, unless somebody needs it sooner: then wait for another."""
-        if not self.contended:
+        if self.keep(permit, deadline, later):
             return permit
-        roster, now = self._roster, time.monotonic_ns()
-        with roster.locked():
-            late = deadline - later // _SLACK
-            if self._table.renew(roster.header, self._cells, self._waits, *permit, late, later, now):
-                return permit
-        self.give(permit)
         return self.take(deadline, later, stopped)
+
+    def keep(self, permit: tuple[int, int], deadline: int, later: int = 0) -> bool:
+        """Whether a permit may be kept for something else; if somebody needs it sooner, it is given back."""
+        if not self.contended:
+            return True
+        roster, now, late = self._roster, time.monotonic_ns(), deadline - later // _SLACK
+        table, words = self._table, (self._roster.header, self._cells, self._waits)
+        with roster.locked():
+            if table.renew(*words, *permit, late, later, now):
+                return True
+            table.give(*words, *permit, now)
+        return False
 
     def give(self, permit: tuple[int, int]) -> None:
         """Give a permit back: to the one who waits for it most. (One that was held for too long is another's.)"""

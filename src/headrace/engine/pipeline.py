@@ -228,6 +228,9 @@ class RowPipeline:
             fetched.spent.wait_fetch = min(waited, fetched.took)
             fetched.spent.wait_order = waited - fetched.spent.wait_fetch
             done = self._stages.prepare(fetched, program, measured)
+            if turn is not None:
+                following = self._queue.peek()
+                turn.pass_on(None if following is None else following.order.sequence)
             if measured is not None and measured.seconds > _MEASURE:
                 done.spent.gil_held = measured.held
                 measured = None

@@ -46,6 +46,11 @@ class TimedQueue(Generic[T]):
             self._changed.notify_all()
             return True
 
+    def peek(self) -> T | None:
+        """The oldest item, if there is one; it stays."""
+        with self._lock:
+            return self._items[0] if self._items else None
+
     def put(self, item: T) -> float:
         """Append an item, waiting for room; returns the seconds waited."""
         waited = 0.0

@@ -203,6 +203,16 @@ class Turn:
             self._permit = self._permits.renew(permit, deadline, step, self._stopped)
         return time.perf_counter() - begun
 
+    def pass_on(self, sequence: int | None) -> None:
+        """Something is prepared; a batch of this number is next, or nothing. Whoever needs the permit more gets it
+        now, and is awake by the time that this thread has told of its work."""
+        if self._permit is None or not self._permits.contended:
+            return
+        if sequence is None:
+            self.rest()
+        elif not self._permits.keep(self._permit, *self._seat.deadline(sequence)):
+            self._permit = None
+
     def rest(self) -> None:
         """There is nothing to prepare."""
         if self._permit is not None:

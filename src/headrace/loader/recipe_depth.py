@@ -96,13 +96,13 @@ class RecipeDepth(HostDepth):
         """See ``HostDepth``. ``took``: seconds that fetching the batch took. ``elsewhere``: see ``Bridge``."""
         if not self._orders.tunes:
             return
-        self._size_orders()
+        self._size_orders(company)
         if self._bridge is not None and self._room:
             bridged = self._bridge.taken(time.perf_counter(), took, self._room, elsewhere)
             extra = 0 if company else bridged  # (in company what is ahead keeps memory that all share)
         super().taken(company=company, nbytes=nbytes, extra=extra)
 
-    def _size_orders(self) -> None:
+    def _size_orders(self, company: int) -> None:
         """Make orders larger where what they cost besides is much of what they take, as far as memory allows.
 
         (With others not as long as something has to be decoded: what is drawn ahead keeps memory that all share.)
@@ -114,7 +114,7 @@ class RecipeDepth(HostDepth):
         cpu, decoded = spent.cpu - self._cpu, spent.decoded - self._decoded
         self._cpu, self._decoded = spent.cpu, spent.decoded
         before = host.coordinator.rows_per_order
-        if before is None or cpu <= 0 or (orders.shared and decoded):
+        if before is None or cpu <= 0 or (company and decoded):
             return
         rows = rows_worth_while(orders.size, self._hands, before, cpu / (_LOOK * orders.size), self._nbytes)
         ahead = ahead_at_first(orders.size, self._hands, rows, **orders.shared)

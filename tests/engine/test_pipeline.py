@@ -97,3 +97,25 @@ def test_a_stop_ends_what_waits(made: Any) -> None:
     assert not made._gate.enter()
     with pytest.raises(Closed):
         made._queue.get()
+
+
+def test_a_thread_that_is_not_needed_for_now_keeps_no_permit():
+    """With one that it kept, processors would stand idle for as long."""
+    said = []
+
+    class Seat:
+        shares_turns = True
+
+        def may_prepare(self, number):
+            return len(said) >= 2
+
+    class Turn:
+        def rest(self):
+            said.append("rests")
+
+    pipeline = RowPipeline(None, None, lambda: None, 2, measure=False, seat=Seat())
+    assert not pipeline._leaves(0, Turn()) and not said, "the main thread always prepares"
+    pipeline._numbers.add(1)
+    assert not pipeline._leaves(1, Turn()) and said == ["rests", "rests"]
+    pipeline._wanted = 1
+    assert pipeline._leaves(1, Turn()) and pipeline._numbers == {0}

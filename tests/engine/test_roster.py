@@ -13,8 +13,20 @@ import time
 import pytest
 
 from headrace.engine import permits as permits_module
+from headrace.engine.deciding import Decider
 from headrace.engine.permits import Permits
-from headrace.engine.roster import DECIDED_AT, DECIDER, LIMIT, PID, ROWS, WAITING, Roster, alive, started
+from headrace.engine.roster import (
+    DECIDED_AT,
+    DECIDER,
+    LIMIT,
+    PID,
+    PREPARE,
+    ROWS,
+    WAITING,
+    Roster,
+    alive,
+    started,
+)
 from headrace.engine.said import Said
 from headrace.engine.seat import Seat
 from tests.loader.helpers import wait_until
@@ -429,3 +441,35 @@ def test_ranks_of_one_job_know_what_was_slow_for_another(roster):
     assert seats[0].slowest(8) == 2.0 and seats[0].slowest(9) == 0.0
     seats[1].leave()
     assert seats[0].slowest(7) == 0.1
+
+
+def test_as_many_threads_prepare_as_the_rank_may_have(roster):
+    seat = Seat(roster, shares_turns=True)
+    seat.staffed(2, 4)
+    assert all(seat.may_prepare(number) for number in range(4)), "nothing was said"
+    seat.set_prepare({seat.row: 3})
+    assert [seat.may_prepare(number) for number in range(4)] == [True, True, False, False]
+    seat.set_prepare({seat.row: 1})
+    assert [seat.may_prepare(number) for number in range(4)] == [True, False, False, False]
+    seat.set_prepare({seat.row: 0})
+    assert all(seat.may_prepare(number) for number in range(4))
+
+
+def test_decisions_are_made_by_a_worker_and_written_for_all(roster):
+    seats = [Seat(roster, shares_turns=True, cpus=8) for _ in range(2)]
+    for seat, cost in zip(seats, (1e-3, 3e-3), strict=True):
+        seat.staffed(1, 8)
+        seat.taken(1)
+        seat.say(
+            Said(0.5, 64, 1e5, 2e-3, 0.1, cost, 32, 0.01, 0.01, 0, 32, job=1, slow=0.1),
+        )
+    decider = Decider(seats[0])
+    for _ in range(10):
+        decider.decide()
+    threads = [int(roster.rows[seat.row, PREPARE]) for seat in seats]
+    assert 1 <= threads[0] < threads[1] and sum(threads) <= seats[0].limit <= 8
+    assert all(8 <= seat.reads() <= 256 for seat in seats)
+    seats[1].leave()
+    for _ in range(3):
+        decider.decide()
+    assert int(roster.rows[seats[0].row, PREPARE]) == 0, "who is alone has all its threads"

@@ -23,6 +23,8 @@ _READS, _READS_PER_CPU = 256, 32
 _TO_SPARE = 2.0
 """Each rank may have so many times the reads that it is found to need: at times it needs more at once. (Far more
 would be no use to anybody, and threads that come and go take time from those who prepare, and from the loops.)"""
+_LEAST = 8
+"""And so many in any case: needs are means, and some reads that take a hundred times as long may come together."""
 
 
 class Decider:
@@ -59,5 +61,9 @@ class Decider:
         decision = self._controller.decide(needs, Node(seat.cpus, kept, most))
         wanted = sum(budget.reads for budget in decision.budgets.values())
         spare = max(1.0, min(_TO_SPARE, most / wanted))
-        seat.set_reads({row: int(budget.reads * spare) for row, budget in decision.budgets.items()})
+        least = min(_LEAST, most // len(needs))
+        seat.set_reads({row: max(least, int(one.reads * spare)) for row, one in decision.budgets.items()})
+        # (who is alone here is limited by that alone)
+        alone = len(needs) == 1
+        seat.set_prepare({row: 0 if alone else one.prepare for row, one in decision.budgets.items()})
         seat.set_limit(decision.prepare_limit)

@@ -21,7 +21,7 @@ from headrace.engine.link import Link
 from headrace.engine.queues import Closed, TimedQueue
 from headrace.engine.reader import unavailable
 from headrace.engine.rows import RowStages
-from headrace.engine.seat import Seat
+from headrace.engine.seat import Seat, Turn
 from headrace.engine.share import SharedStore
 from headrace.engine.store import Store
 from headrace.engine.worker import RemoteError
@@ -31,6 +31,8 @@ from headrace.recipes.program import Program
 
 _MEASURE = 0.5
 """Seconds of user code over which its hold on the interpreter lock is measured."""
+_PARKED = 0.05
+"""Seconds after which a thread that is not needed looks again."""
 
 
 class RowPipeline:
@@ -56,7 +58,8 @@ class RowPipeline:
         self._wanted = threads
         self._measure = measure
         self._seat = seat
-        self._running = 0
+        self._numbers = {0}
+        """Of the threads that prepare; the first is the main thread's."""
         self._queue: TimedQueue[Fetched] = TimedQueue(fetched_ahead(threads))
         self._lock = threading.Lock()
         self._gate = Gate() if gate is None else gate
@@ -86,23 +89,26 @@ class RowPipeline:
 
     def _staff(self) -> None:
         with self._lock:
-            while self._running < self._wanted - 1 and thread_room(1):
+            while len(self._numbers) < self._wanted and thread_room(1):
+                number = min(set(range(len(self._numbers) + 1)) - self._numbers)
                 try:
-                    threading.Thread(target=self._extra, name="headrace-prepare", daemon=True).start()
+                    threading.Thread(
+                        target=self._extra, args=(number,), name="headrace-prepare", daemon=True
+                    ).start()
                 except RuntimeError:  # no more may be started; those that are there do the work
                     break
-                self._running += 1
+                self._numbers.add(number)
 
     def serve(self) -> None:
         """Work until stopped; call from the worker's main thread."""
         self._fetchers = 1
         threading.Thread(target=self._fetch, name="headrace-claim", daemon=True).start()
         self._staff()
-        self._prepare(lambda: False)
+        self._prepare(0)
 
-    def _extra(self) -> None:
+    def _extra(self, number: int) -> None:
         try:
-            self._prepare(self._too_many)
+            self._prepare(number)
         except BaseException as error:
             self._fail(error)
 
@@ -111,10 +117,18 @@ class RowPipeline:
         where = f"in DataLoader worker process {self._link.worker}"
         self._link.send(Failed(RemoteError(error, where).dumps()))
 
-    def _too_many(self) -> bool:
+    def _leaves(self, number: int, turn: Turn | None) -> bool:
+        """Whether a thread is one too many. It waits here as long as it is only so for now."""
+        if number == 0:
+            return False
+        while self._seat is not None and turn is not None and not self._seat.may_prepare(number):
+            if self._gate.stopped or len(self._numbers) > self._wanted:
+                break
+            turn.rest()
+            time.sleep(_PARKED)
         with self._lock:
-            if self._running > max(0, self._wanted - 1):
-                self._running -= 1
+            if len(self._numbers) > max(1, self._wanted):
+                self._numbers.discard(number)
                 return True
         return False
 
@@ -212,12 +226,12 @@ class RowPipeline:
             self._under_way -= 1
             self._ended.notify_all()
 
-    def _prepare(self, leave: Callable[[], bool]) -> None:
+    def _prepare(self, number: int) -> None:
         program = self._compile()
         measured: GilProbe | None = GilProbe() if self._measure else None
         turn = None if self._seat is None else self._seat.turn(lambda: self._gate.stopped)
         rest = None if turn is None else turn.rest
-        while not leave():
+        while not self._leaves(number, turn):
             try:
                 fetched, waited = self._queue.get(self._look, rest)
             except Closed:

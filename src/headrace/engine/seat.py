@@ -14,6 +14,7 @@ from headrace.engine.roster import (
     INTERVAL,
     LIMIT,
     MOST,
+    PREPARE,
     PROCESSES,
     READS,
     TAKEN,
@@ -70,6 +71,13 @@ class Seat:
             return 0
         reads, processes = self.roster.rows[self.row, READS : PROCESSES + 1].tolist()
         return -(-int(reads) // max(1, int(processes)))
+
+    def may_prepare(self, thread: int) -> bool:
+        """Whether a worker's thread of this number, from 0 on, is one of those that the rank may have."""
+        if thread == 0 or self.row < 0:
+            return True
+        processes, threads = self.roster.rows[self.row, PROCESSES : PREPARE + 1].tolist()
+        return not threads or thread < -(-threads // max(1, processes))
 
     def processes(self) -> int:
         """Workers of the rank."""
@@ -155,6 +163,11 @@ class Seat:
         """So many reads may be under way for each rank."""
         for row, count in reads.items():
             self.roster.rows[row, READS] = count
+
+    def set_prepare(self, threads: dict[int, int]) -> None:
+        """So many threads prepare for each rank; 0: as many as it has."""
+        for row, count in threads.items():
+            self.roster.rows[row, PREPARE] = count
 
     def set_limit(self, limit: int) -> None:
         """So many threads may prepare at once on this machine."""

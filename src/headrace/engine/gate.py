@@ -184,7 +184,7 @@ class Gate:
 
     def narrowed(self, width: int) -> int:
         """Reads at once, of so many that would be of use."""
-        return self._exactly or min(width, self.allowed() or width)
+        return self._exactly or min(width, self.allowed() or window.UNTOLD)
 
     def parts(self, width: int) -> int:
         """In how many reads at once an order is read, of so many that are wanted in all."""

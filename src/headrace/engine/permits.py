@@ -25,9 +25,6 @@ _LONG = 30.0
 """Seconds after which a permit does not count any more."""
 _POLL = 2e-3
 """Seconds between looks, where nobody can be woken."""
-_SLACK = 4
-"""The part of ``later`` by which somebody has to need a permit sooner to get it from one who has it: to hand it on
-takes time, in which nobody prepares."""
 _NO_CELL = -1
 
 
@@ -87,10 +84,11 @@ class Permits:
         return self.take(deadline, later, stopped)
 
     def keep(self, permit: tuple[int, int], deadline: int, later: int = 0) -> bool:
-        """Whether a permit may be kept for something else; if somebody needs it sooner, it is given back."""
+        """Whether a permit may be kept for something else; if somebody needs it sooner by more than ``later``, it is
+        given back. (To hand it on takes time, in which nobody prepares.)"""
         if not self.contended:
             return True
-        roster, now, late = self._roster, time.monotonic_ns(), deadline - later // _SLACK
+        roster, now, late = self._roster, time.monotonic_ns(), deadline - later
         table, words = self._table, (self._roster.header, self._cells, self._waits)
         with roster.locked():
             if table.renew(*words, *permit, late, later, now):

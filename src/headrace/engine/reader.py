@@ -67,7 +67,7 @@ class Reader:
         if not count:
             return [], 0.0
         wide = self.gate.narrowed(window.width(self.usual, self._prepare_time))
-        self.threads.allow(self.gate.allowed() or window.WIDEST)
+        self.threads.allow(self.gate.allowed() or window.UNTOLD)
         fast = self._known and window.reads_itself(self.usual, count)
         if min(wide, count) == 1 and (fast or not self._watched):
             begun = time.perf_counter()

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-WIDEST = 32
-"""Reads at once, at most, where storage is slow."""
+WIDEST, UNTOLD = 128, 32
+"""Reads at once of a worker, at most, where storage is slow; and while nobody has worked out how many it needs."""
 ORDERS = 16
 """Orders that a worker fetches at once, at most. What it has claimed, no other worker can take."""
 _BESIDE = 7

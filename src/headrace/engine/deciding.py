@@ -23,6 +23,8 @@ _READS, _READS_PER_CPU = 256, 32
 _TO_SPARE = 2.0
 """Each rank may have so many times the reads that it is found to need: at times it needs more at once. (Far more
 would be no use to anybody, and threads that come and go take time from those who prepare, and from the loops.)"""
+_HUNGRY = 0.25
+"""A loop that waits for so much of the time that it trains is given all the reads that there are."""
 _LEAST = 8
 """And so many in any case: needs are means, and some reads that take a hundred times as long may come together."""
 
@@ -60,9 +62,15 @@ class Decider:
         kept = min(seat.cpus - 1, math.floor(sum(one.loop_cpus for one in said.values())))
         decision = self._controller.decide(needs, Node(seat.cpus, kept, most))
         wanted = sum(budget.reads for budget in decision.budgets.values())
-        spare = max(1.0, min(_TO_SPARE, most / wanted))
+        all_of_them = max(1.0, most / wanted)
         least = min(_LEAST, most // len(needs))
-        seat.set_reads({row: max(least, int(one.reads * spare)) for row, one in decision.budgets.items()})
+
+        def reads(row: int, count: int) -> int:
+            # Whose loop waits may need many more than was known a moment ago: storage has become slow.
+            hungry = needs[row].waited > _HUNGRY * needs[row].train_seconds
+            return max(least, int(count * (all_of_them if hungry else min(_TO_SPARE, all_of_them))))
+
+        seat.set_reads({row: reads(row, one.reads) for row, one in decision.budgets.items()})
         # (who is alone here is limited by that alone)
         alone = len(needs) == 1
         seat.set_prepare({row: 0 if alone else one.prepare for row, one in decision.budgets.items()})

@@ -18,10 +18,12 @@ from headrace.engine.permits import Permits
 from headrace.engine.roster import (
     DECIDED_AT,
     DECIDER,
+    INTERVAL,
     LIMIT,
     PID,
     PREPARE,
     ROWS,
+    TAKEN_AT,
     WAITING,
     Roster,
     alive,
@@ -461,7 +463,7 @@ def test_decisions_are_made_by_a_worker_and_written_for_all(roster):
         seat.staffed(1, 8)
         seat.taken(1)
         seat.say(
-            Said(0.5, 64, 1e5, 2e-3, 0.1, cost, 32, 0.01, 0.01, 0, 32, job=1, slow=0.1),
+            Said(0.5, 64, 1e5, 2e-3, 0.1, cost, 32, 0.01, 0.001, 0, 32, job=1, slow=0.1),
         )
     decider = Decider(seats[0])
     for _ in range(10):
@@ -469,7 +471,35 @@ def test_decisions_are_made_by_a_worker_and_written_for_all(roster):
     threads = [int(roster.rows[seat.row, PREPARE]) for seat in seats]
     assert 1 <= threads[0] < threads[1] and sum(threads) <= seats[0].limit <= 8
     assert all(8 <= seat.reads() <= 256 for seat in seats)
+    fed = seats[0].reads()
+    for seat in seats:  # storage has become slow, and the loops wait
+        seat.say(Said(0.5, 64, 1e5, 2e-3, 0.1, 1e-3, 32, 0.01, 0.02, 0, 32, job=1, slow=0.1))
+    decider.decide()
+    assert sum(seat.reads() for seat in seats) > 200 and seats[0].reads() > 2 * fed
     seats[1].leave()
     for _ in range(3):
         decider.decide()
     assert int(roster.rows[seats[0].row, PREPARE]) == 0, "who is alone has all its threads"
+
+
+def test_a_permit_is_passed_on_before_its_holder_tells_of_its_work(roster):
+    roster.header[LIMIT] = 1
+    seats = [Seat(roster, shares_turns=True) for _ in range(2)]
+    for seat, step in zip(seats, (1_000_000, 1_000_000), strict=True):
+        seat.staffed(1, 4)
+        roster.rows[seat.row, TAKEN_AT], roster.rows[seat.row, INTERVAL] = 1, step
+    turn, permits = seats[0].turn(lambda: False), Permits(roster)
+    turn.begin(1)
+    turn.pass_on(None)
+    assert permits.held == 1, "nobody waits: it is kept"
+    got: list[tuple[int, int] | None] = []
+    waiting = threading.Thread(target=lambda: got.append(permits.take(3_000_000, 1_000_000)))
+    waiting.start()
+    assert wait_until(lambda: permits.contended)
+    turn.pass_on(2)
+    assert permits.contended, "its own next batch is needed sooner"
+    turn.pass_on(9)
+    waiting.join(30)
+    assert got and got[0] is not None and permits.held == 1
+    permits.give(got[0])
+    assert permits.held == 0

@@ -59,7 +59,6 @@ class RecipeDepth(HostDepth):
         self._bridge = None if environment.fixed_staff() else Bridge()
         self._room = 0
         """Batches that memory can be spared for."""
-        self._hands = staffing.hands
         self._nbytes = 0
         self._batches, self._cpu, self._decoded = 0, 0.0, 0.0
         if orders.tunes:
@@ -116,8 +115,10 @@ class RecipeDepth(HostDepth):
         before = host.coordinator.rows_per_order
         if before is None or cpu <= 0 or (company and decoded):
             return
-        rows = rows_worth_while(orders.size, self._hands, before, cpu / (_LOOK * orders.size), self._nbytes)
-        ahead = ahead_at_first(orders.size, self._hands, rows, **orders.shared)
+        rows = rows_worth_while(
+            orders.size, self._depth.hands, before, cpu / (_LOOK * orders.size), self._nbytes
+        )
+        ahead = ahead_at_first(orders.size, self._depth.hands, rows, **orders.shared)
         if rows == before or ahead > self._room:
             return
         host.coordinator.rows_per_order = rows

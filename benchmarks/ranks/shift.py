@@ -53,8 +53,8 @@ def orders(steps: int) -> dict[str, Any]:
 
 def measure(node: Node, ranks: int, quick: bool, repeats: int) -> Runs:
     """All rounds with so many ranks."""
-    # Four ranks take four times as many images for a step.
-    steps = SETTLED + (40 if quick else 100) // (2 if ranks > 1 else 1)
+    # What was ahead when a phase began is used up in a small part of it. (Several ranks take more images for a step.)
+    steps = SETTLED + (160 if quick else 320) // (2 if ranks > 1 else 1)
     fixed = {name(one): one for one in divisions(node.cpus, ranks, quick)}
 
     def one(which: str, number: int) -> Run:

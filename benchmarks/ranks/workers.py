@@ -23,8 +23,8 @@ JOBS = ("fetch", "decode", "consumer")
 RANKS = (1, 8)
 SHARE = 0.95
 LEFT_OUT = "left out"
-SECONDS = 6.0
-"""That the steps of a run are to take, roughly."""
+SECONDS = 10.0
+"""That the steps of a run are to take, roughly: what warming up left ahead is a small part of them."""
 
 
 def numbers(cpus: int, ranks: int, quick: bool) -> list[int]:

@@ -1,7 +1,10 @@
 """Ctrl-C while a loader puts its workers away: nothing is printed but what the user's own code does with it."""
 
+import signal
+
 import pytest
 
+from headrace.core import interrupts
 from tests import prepared
 
 SCRIPT = """
@@ -73,3 +76,26 @@ def test_a_second_interrupt_comes_when_the_loader_is_put_away(tmp_path, times, r
     done = prepared.run(script)
     assert done.stderr == ""
     assert done.stdout.split("\n")[:-1] == seen
+
+
+@pytest.mark.parametrize("call", [1, 2], ids=["as it begins to be held", "as the handler is put back"])
+def test_an_interrupt_is_never_lost(call, monkeypatch):
+    put, calls = signal.signal, 0
+
+    def one_comes_first(number, handler):
+        nonlocal calls
+        calls += 1
+        if calls == call:
+            signal.raise_signal(signal.SIGINT)
+        return put(number, handler)
+
+    before = signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr(interrupts.signal, "signal", one_comes_first)
+    with pytest.raises(KeyboardInterrupt), interrupts.held():
+        pass
+    monkeypatch.undo()
+    assert signal.getsignal(signal.SIGINT) is before
+    with pytest.raises(KeyboardInterrupt), interrupts.held():  # the next one is held again
+        signal.raise_signal(signal.SIGINT)
+        last = "reached"
+    assert last == "reached" and signal.getsignal(signal.SIGINT) is before

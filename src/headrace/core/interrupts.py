@@ -41,15 +41,16 @@ class _Holder:
         before = signal.getsignal(signal.SIGINT)
         if before is None:  # it was not set from Python, so it could not be put back
             return False
-        self.before, self.came, self.due = before, False, False
-        signal.signal(signal.SIGINT, self)
+        self.came, self.due = False, False
+        signal.signal(signal.SIGINT, self)  # (one that comes before this raises, so nothing may be held yet)
+        self.before = before
         return True
 
     def release(self) -> None:
         """Put the handler back. What came goes to it, but for the interpreter's exit, where it has had its effect."""
-        came, self.came, self.due = self.came, False, False
-        before, self.before = self.before, None
+        before, self.before, self.due = self.before, None, False
         signal.signal(signal.SIGINT, before)
+        came, self.came = self.came, False  # (not sooner: one may come until the handler is back)
         if came and not self.exiting:
             signal.raise_signal(signal.SIGINT)
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace.coordinate.event_log import replay
+from headrace.coordinate.event_log import read_log, replay
+from headrace.coordinate.events import Asked
 from headrace.host import control
 from headrace.sampling import Geometry, UniformEpoch
 from tests.coordinate.known_jobs import least_misses
@@ -36,8 +37,16 @@ def batches_of(seed: int, epochs: int, rank: int = 0, ranks: int = 1) -> list[np
     return found
 
 
-def in_turn(orders: list[list[np.ndarray]]) -> list[np.ndarray]:
-    return [ids for turn in zip(*orders, strict=True) for ids in turn]
+def asked(log: Path) -> list[np.ndarray]:
+    """The batches in the order in which the host was asked for them: how far jobs are apart is the machine's to say,
+    and so is how much of what one has prepared the next can have."""
+    with log.open("rb") as file:
+        events = [entry.event for entry in read_log(file)[1]]
+    return [
+        np.frombuffer(event.indices, np.int64)
+        for event in events
+        if isinstance(event, Asked) and event.indices
+    ]
 
 
 def recently_used(uses: list[np.ndarray], room: int) -> int:
@@ -89,36 +98,37 @@ def test_two_jobs_prepare_little_more_than_has_to_be(start: Start, place: Path, 
             assert got == [ids.tolist() for ids in batches_of(seed, epochs)], "the order is the job's own"
         control.stop()
         assert wait_until(lambda: not processes_of(place), 20)
-    uses, room = in_turn([batches_of(seed, epochs) for seed in (1, 2)]), CACHE // EACH
+    uses, room = asked(log), CACHE // EACH
     least, recent = least_misses(uses, len(uses), room), recently_used(uses, room)
-    print({"least": least, "least recently used, in step": recent, **decodes, "all": 2 * epochs * SIZE})
+    print({"least": least, "least recently used": recent, **decodes, "all": 2 * epochs * SIZE})
     assert decodes["auto"] < 0.9 * decodes["lru"]
-    assert decodes["auto"] < 1.12 * least
+    assert decodes["auto"] < least + 0.25 * (recent - least)
     with log.open("rb") as file:
         replayed = replay(io.BytesIO(file.read()))
     assert replayed.events > 100 and not replayed.different
 
 
-def test_ranks_of_one_job_prepare_little_more_than_has_to_be(start: Start, place: Path) -> None:
-    epochs, ranks = 3, 3
+def test_ranks_of_one_job_prepare_little_more_than_has_to_be(
+    start: Start, place: Path, tmp_path: Path
+) -> None:
+    log, epochs, ranks = tmp_path / "events", 3, 3
     specs = [
         {"loader": {**UNIFORM, "seed": 5, "rank": rank, "world_size": ranks}, "epochs": epochs}
         for rank in range(ranks)
     ]
-    jobs = jobs_together(start, specs)
+    jobs = jobs_together(start, specs, HEADRACE_HOST_EVENTS=str(log))
     jobs[0].until("epoch")
     assert control.status().eviction == "reuse"
     decodes = end_all(jobs)
     for epoch in range(epochs):
         together = [batch for job in jobs for batch in job.epochs()[epoch]["batches"]]
         assert_exact(together, range(SIZE), f"epoch {epoch}")
-    uses = in_turn([batches_of(5, epochs, rank, ranks) for rank in range(ranks)])
+    uses = asked(log)
     least, recent = (
         count(uses, CACHE // EACH) for count in (lambda u, r: least_misses(u, len(u), r), recently_used)
     )
-    print({"least": least, "least recently used, in step": recent, "auto": decodes, "all": epochs * SIZE})
-    assert decodes < 1.12 * least
-    assert decodes < recent
+    print({"least": least, "least recently used": recent, "auto": decodes, "all": epochs * SIZE})
+    assert decodes < least + 0.65 * (recent - least)
 
 
 def test_a_job_that_is_killed_and_one_that_resumes_are_no_harm_to_others(start: Start, place: Path) -> None:

@@ -89,18 +89,23 @@ class Replayed:
     commons: Commons
 
 
-def replay(log: BinaryIO) -> Replayed:
-    """Tell new commons what the log says others were told. A log that was cut off is replayed as far as it goes."""
+def read_log(log: BinaryIO) -> tuple[Start, Iterator[Entry]]:
+    """What a log holds; one that was cut off as far as it goes."""
     frames = _frames(log)
     start = _decode_start(next(frames, b""))
     if start.protocol != PROTOCOL:
         raise ProtocolError(f"the log is of protocol {start.protocol}, and this version speaks {PROTOCOL}")
+    return start, map(_decode_entry, frames)
+
+
+def replay(log: BinaryIO) -> Replayed:
+    """Tell new commons what the log says others were told."""
+    start, entries = read_log(log)
     nonce = int.from_bytes(start.nonce, "little")
     commons = Commons(instance=start.instance, nonce=nonce, span=start.span, cpus=start.cpus)
     count = 0
     different: list[int] = []
-    for frame in frames:
-        entry = _decode_entry(frame)
+    for entry in entries:
         try:
             digest, failed = _digest(commons.handle(entry.event, entry.now)), False
         except Exception:

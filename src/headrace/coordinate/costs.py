@@ -22,6 +22,10 @@ _SOME = 1e-6
 ones."""
 
 
+_ORDER = 2e-4
+"""Seconds of a processor that augmenting takes for an order, besides its samples, however few of them are augmented."""
+
+
 class RunningMean:
     """Seconds for one of something: a sample, a byte. What is old counts less and less."""
 
@@ -74,7 +78,7 @@ class Took:
         self.stages = [0.0] * 6
         """Seconds and samples of fetching, decoding and augmenting."""
         self.augment_cpu = 0.0
-        """Seconds of augmenting for which a processor was busy with it."""
+        """Seconds of augmenting for which a processor was busy with the samples themselves."""
 
     def add(self, spent: Spent, rows: int) -> bool:
         """A report about so many rows; whether there is enough to learn from."""
@@ -87,9 +91,8 @@ class Took:
         stages[5] += spent.prepared
         both = spent.decode + spent.augment
         # (of both together it is known how long a processor was busy)
-        self.augment_cpu += (
-            spent.augment * min(1.0, spent.cpu / both) if both and spent.cpu else spent.augment
-        )
+        busy = spent.augment * min(1.0, spent.cpu / both) if both and spent.cpu else spent.augment
+        self.augment_cpu += max(0.0, busy - _ORDER)
         self.rows += rows
         return self.rows >= _TOGETHER
 

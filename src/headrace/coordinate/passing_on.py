@@ -2,7 +2,8 @@
 
 A sample that is augmented once and taken by others passes through the host's books each time. All processors together
 augment so many samples in a second, and the host, which is one process, passes on so many. Where the former is more,
-jobs are faster if each augments for itself what all of them have decoded.
+jobs are faster if each augments for itself what all of them have decoded. And so they are where to pass a sample on, and
+to copy it, costs the processors more than all but the first of them save by it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from headrace.core.forms import Form
 
 _HOST = 12e-6
 """Seconds that the host takes for each sample that it passes on."""
+_COPY = 4e-6
+"""Seconds that workers take for each sample that is written for others or copied from them."""
 _WAY_BACK = 1.5
 """What was too little has to be more by this factor before it is enough."""
 
@@ -35,7 +38,8 @@ class PassingOn:
             return False
         mean = shelf.costs.augment_cpu
         if mean.known:
-            least = _HOST * self._state.shared_split.cpus
+            jobs = len(shelf.jobs)
+            least = max(_HOST * self._state.shared_split.cpus, (_HOST + _COPY) * jobs / (jobs - 1))
             if mean.mean < least:
                 shelf.cheap = True
             elif mean.mean > _WAY_BACK * least:

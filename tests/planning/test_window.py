@@ -40,6 +40,7 @@ CLAIMS = st.builds(
     st.integers(0, 3),
     st.integers(0, 64),
     st.integers(1, WIDEST),
+    st.integers(1, 32),
     st.floats(0, 10),
 )
 
@@ -52,9 +53,9 @@ def test_when_another_order_is_claimed(now: Claims) -> None:
     if now.orders == 0:
         assert claims, "a worker without an order always takes one"
         return
-    if now.orders >= ORDERS or now.handing:
+    if now.orders >= ORDERS or (now.handing and now.orders * now.each >= now.width):
         assert not claims, "what is fetched has to be prepared first"
-    if not now.starved and (now.working or now.reading >= now.width):
+    if not now.starved and (now.working > now.handing or now.reading >= now.width):
         assert not claims, "one at a time, where nobody waits for storage"
     if claims:
         assert window.may_claim(now._replace(reading=max(0, now.reading - 1)))
@@ -66,6 +67,14 @@ def test_an_order_that_does_not_come_holds_up_no_other() -> None:
     assert window.may_claim(Claims(orders=1, working=1, reading=5, width=1, starved=1.0))
     assert window.may_claim(Claims(orders=3)), "all their rows wait for storage to take them again"
     assert not window.may_claim(Claims(orders=ORDERS, starved=1e6))
+
+
+def test_an_order_that_waits_for_room_leaves_its_place_at_storage_to_another() -> None:
+    now = Claims(orders=3, working=1, handing=1, reading=20, width=40, each=10)
+    assert window.may_claim(now)
+    assert not window.may_claim(now._replace(orders=4)), "as many as storage takes at once are enough"
+    assert not window.may_claim(now._replace(working=2)), "one is about to be handed on"
+    assert not window.may_claim(Claims(orders=1, working=1, handing=1)), "storage is fast: one at a time"
 
 
 # -- trying again ----------------------------------------------------------------------------------------------

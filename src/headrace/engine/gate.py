@@ -34,7 +34,7 @@ class Gate:
         self._lock = threading.Lock()
         self._turn = threading.Condition(self._lock)
         self._orders = self._working = self._handing = self._reading = 0
-        self._width = 1
+        self._width = self._each = 1
         self._claiming = False
         self._waiting = 0
         """Threads that wait for their turn."""
@@ -77,7 +77,9 @@ class Gate:
         if self._claiming:
             return False
         return self._granted or may_claim(
-            Claims(self._orders, self._working, self._handing, self._reading, self._width, starved)
+            Claims(
+                self._orders, self._working, self._handing, self._reading, self._width, self._each, starved
+            )
         )
 
     def _look(self, *, starving: bool = False) -> None:
@@ -135,6 +137,7 @@ class Gate:
         """An order that is fetched waits for room."""
         with self._lock:
             self._handing += 1
+        self._look()
         try:
             yield
         finally:
@@ -188,7 +191,8 @@ class Gate:
 
     def parts(self, width: int) -> int:
         """In how many reads at once an order is read, of so many that are wanted in all."""
-        return window.parts(width, 0 if self._backlog is None else self._backlog())
+        self._each = window.parts(width, 0 if self._backlog is None else self._backlog())
+        return self._each
 
     def stop(self) -> None:
         """No more orders are claimed, and whoever waits for storage stops waiting."""

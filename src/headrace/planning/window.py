@@ -67,6 +67,8 @@ class Claims(NamedTuple):
     """Reads under way, but for those that hang."""
     width: int = 1
     """Reads that are wanted at once."""
+    each: int = 1
+    """Reads at once that an order is made of."""
     starved: float = 0.0
     """Seconds since the last order was claimed, if somebody waits for bytes meanwhile; else 0."""
 
@@ -74,13 +76,15 @@ class Claims(NamedTuple):
 def may_claim(now: Claims) -> bool:
     """Whether to claim another order: there is none, or all wait for storage, which could do more at once.
 
-    So where storage is fast there is one order at a time. A read that does not end holds up its own order alone.
+    So where storage is fast there is one order at a time. A read that does not end holds up its own order alone. Where
+    several orders are fetched at once, and some of them wait for room, others take their place at storage, or it would
+    be idle until all are prepared, and so would be who prepares them, until it has given the next ones.
     """
     if now.orders == 0:
         return True
-    if now.handing or now.orders >= ORDERS:
+    if now.orders >= ORDERS or (now.handing and now.orders * now.each >= now.width):
         return False
-    return now.starved >= _STARVED or (now.working == 0 and now.reading < now.width)
+    return now.starved >= _STARVED or (now.working <= now.handing and now.reading < now.width)
 
 
 # -- trying again ----------------------------------------------------------------------------------------------

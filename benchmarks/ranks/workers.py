@@ -31,7 +31,7 @@ def numbers(cpus: int, ranks: int, quick: bool) -> list[int]:
     """Workers per rank that are tried: up to four for each CPU of the machine, and two for each rank."""
     most = max(2, 4 * cpus // ranks)
     found = [2**power for power in range(most.bit_length()) if 2**power <= most]
-    return found[-4:] if quick else found
+    return found[-3:] if quick else found
 
 
 class WorkersBench:
@@ -43,7 +43,7 @@ class WorkersBench:
         self.jobs = [job for job in JOBS if not args.only or job in args.only]
         self.ranks: tuple[int, ...] = tuple(args.ranks) or RANKS
         self.partly = bool(args.only or args.ranks)
-        self.seconds = SECONDS / (2 if self.quick else 1)
+        self.seconds = SECONDS * (0.8 if self.quick else 1)
         self.node = Node(args.patience, args.photos, args.batch)
         self.found: dict[str, tuple[int, Runs]] = {}
         self.costs: dict[int, dict[str, float]] = {}
@@ -72,8 +72,8 @@ class WorkersBench:
             step = BUSY * even
             told = {"scenario": "fast", "step_s": step}
         steps = max(60, min(2000, round(self.seconds / step)))
-        # A number that is left out may still be looked for in the first steps.
-        return {**told, "ranks": ranks, "steps": steps, "warm": max(60, steps // 2)}
+        # A number that is left out may still be looked for in the first steps; and there may be eighty batches ahead.
+        return {**told, "ranks": ranks, "steps": steps, "warm": max(100, steps // 2)}
 
     def run(self, job: str, ranks: int) -> None:
         """All rounds of a job."""

@@ -23,7 +23,7 @@ ones."""
 
 
 _ORDER = 2e-4
-"""Seconds of a processor that augmenting takes for an order, besides its samples, however few of them are augmented."""
+"""Seconds of a processor that augmenting takes for an order besides its samples, however few are augmented."""
 
 
 class RunningMean:

@@ -2,8 +2,8 @@
 
 A sample that is augmented once and taken by others passes through the host's books each time. All processors together
 augment so many samples in a second, and the host, which is one process, passes on so many. Where the former is more,
-jobs are faster if each augments for itself what all of them have decoded. And so they are where to pass a sample on, and
-to copy it, costs the processors more than all but the first of them save by it.
+jobs are faster if each augments for itself what all of them have decoded. And so they are where to pass a sample on,
+and to copy it, costs the processors more than all but the first of them save by it.
 """
 
 from __future__ import annotations

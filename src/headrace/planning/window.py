@@ -76,9 +76,9 @@ class Claims(NamedTuple):
 def may_claim(now: Claims) -> bool:
     """Whether to claim another order: there is none, or all wait for storage, which could do more at once.
 
-    So where storage is fast there is one order at a time. A read that does not end holds up its own order alone. Where
-    several orders are fetched at once, and some of them wait for room, others take their place at storage, or it would
-    be idle until all are prepared, and so would be who prepares them, until it has given the next ones.
+    So where storage is fast there is one order at a time. A read that does not end holds up its own order alone.
+    Where several orders are fetched at once, and some of them wait for room, others take their place at storage: or
+    it would be idle until these are prepared, and so would be who prepares, until it has given the next ones.
     """
     if now.orders == 0:
         return True

@@ -157,7 +157,7 @@ class Member:
         self.got: list[Ids] = []
         """The batches of this epoch, in the dataset's own indices."""
         self.steps_of_all: dict[int, Ids] = {}
-        self.given = 0
+        self.given = self.company = 0
         self.over = self.gone = self.last = False
         self.work: dict[int, Work] = {}
         self.refused: list[str] = []
@@ -323,6 +323,7 @@ class Member:
     def drawn(self, drawn: Drawn) -> None:
         """See ``Drawn``."""
         self.waiting_asks -= 1
+        self.company = drawn.company
         assert drawn.epoch == self.epoch and drawn.step == self.step and not self.last
         indices = np.frombuffer(drawn.indices, np.int64)
         rows = len(indices)

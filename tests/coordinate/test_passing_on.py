@@ -70,6 +70,29 @@ def test_on_few_processors_less_is_enough() -> None:
     assert passed_on(members) == 64
 
 
+def test_what_an_order_costs_besides_is_not_taken_for_augmenting() -> None:
+    """Where others have augmented most of its rows, or it would be passed on for as long as it is passed on."""
+    world, members = two_jobs()
+    world.state.shared_split.cpus = 2
+    for _ in range(40):
+        report, seconds = Took(), 2e-4 + 64 * 3e-6 + 16 * 17e-6
+        report.add(Spent(augment=seconds, prepared=16, cpu=seconds), 64)
+        for shelf in world.state.pool.shelves.values():
+            shelf.costs.add(report)
+    assert passed_on(members) == 0
+
+
+@pytest.mark.parametrize(("jobs", "number"), [(2, 0), (4, 64)])
+def test_what_is_passed_on_to_few_has_to_save_more(jobs: int, number: int) -> None:
+    world = World()
+    world.state.shared_split.cpus = 1
+    members = [Member(world, np.arange(64), keys=("", "d", "a"), budget=1 << 27) for _ in range(jobs)]
+    for member in members:
+        member.begin()
+    took(world, 30e-6)
+    assert (passed_on(members) > 0) == (number > 0)
+
+
 def test_what_finds_no_room_decoded_is_passed_on_all_the_same() -> None:
     """Decoding, too, is saved then."""
     found = []

@@ -151,6 +151,16 @@ def test_ranks_of_one_job_get_one_at_a_time_and_say_themselves_when_it_is_over()
     world.check_quiet()
 
 
+def test_who_reads_a_job_that_is_cached_whole_takes_nothing_from_others() -> None:
+    """So it may have more batches ahead than one in company should."""
+    member, other = cached(jobs=2)
+    until_stretch(member)
+    assert member.company == 0
+    member.world.state.pool.evict(member.world.state.pool.shelves[Form.DECODED, "d"], [99])
+    other.go_on()
+    assert other.company == 1
+
+
 def test_what_a_stretch_reads_stays_until_it_is_over() -> None:
     (member,) = cached(samples=64)
     world = member.world

@@ -46,6 +46,21 @@ def sleepy(data):
     return np.zeros(4, np.uint8)
 
 
+class SharedStub:
+    """A connection over which a draw has come that is not wanted yet."""
+
+    awaits_draw, has_draws = False, True
+
+    def pump(self):
+        pass
+
+    def take_updates(self):
+        return []
+
+    def fileno(self):
+        return -1
+
+
 @pytest.fixture(params=["inline", "processes"])
 def kind(request):
     return request.param
@@ -448,3 +463,14 @@ def test_totals_add_up(build, kind):
     assert host.totals.spent.fetched == 40
     assert host.totals.spent.fetched_bytes == 160
     assert host.totals.waited > 0
+
+
+def test_a_draw_that_is_not_wanted_yet_is_no_reason_to_hurry(build):
+    """What was waited for has come, and as many batches are ahead as should be: so workers are waited for."""
+    host = build(workers=1, decode=sleepy, size=400)
+    host.coordinator.feed(Draws(400))
+    host.fill()
+    host.coordinator.later, stub = True, SharedStub()
+    assert host.coordinator.outstanding == host.ahead and not host._tend(stub)
+    host.ahead += 1
+    assert host._tend(stub)

@@ -22,8 +22,9 @@ _SOME = 1e-6
 ones."""
 
 
-_ORDER = 2e-4
-"""Seconds of a processor that augmenting takes for an order besides its samples, however few are augmented."""
+_ORDER, _ROW = 2e-4, 3e-6
+"""Seconds of a processor that preparing takes for an order, and for each of its rows, however few are augmented: what
+others have augmented is copied."""
 
 
 class RunningMean:
@@ -92,7 +93,7 @@ class Took:
         both = spent.decode + spent.augment
         # (of both together it is known how long a processor was busy)
         busy = spent.augment * min(1.0, spent.cpu / both) if both and spent.cpu else spent.augment
-        self.augment_cpu += max(0.0, busy - _ORDER)
+        self.augment_cpu += max(0.0, busy - _ORDER - _ROW * rows)
         self.rows += rows
         return self.rows >= _TOGETHER
 

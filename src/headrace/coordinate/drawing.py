@@ -327,7 +327,8 @@ class Drawing:
         """Tell a rank what it is given."""
         seed, key = self._state.randomness(ticket)
         dress = ticket.dress
-        explicit = job.sampling == "uniform"
+        # (What is read of a job that is cached whole takes no room from others, however long it is held.)
+        alone = job.sampling == "uniform" or (stretch is not None and self._stretches.is_whole(job))
         self._state.out.append(
             (
                 rank.member,
@@ -349,7 +350,7 @@ class Drawing:
                     of_all_ranks=b""
                     if of_all_ranks is None
                     else job.dataset.to_local(of_all_ranks).tobytes(),
-                    company=0 if explicit else len(self._outlook.peers(job)),
+                    company=0 if alone else len(self._outlook.peers(job)),
                     stretch=stretch or [],
                     early=early,
                 ),

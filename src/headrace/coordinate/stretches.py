@@ -49,10 +49,10 @@ class Stretches:
     def early(self, job: Job, batches: int) -> int:
         """How many batches of a stretch are left when the rank asks for more: the answer takes its time. (Where the
         cache has no room for everything, what is asked for sooner takes it for longer.)"""
-        return -(-batches // _EARLY) if batches > 1 and self._is_whole(job) else batches // _EARLY
+        return -(-batches // _EARLY) if batches > 1 and self.is_whole(job) else batches // _EARLY
 
     @staticmethod
-    def _is_whole(job: Job) -> bool:
+    def is_whole(job: Job) -> bool:
         """Whether all of a job's samples are cached."""
         decoded = job.shelves.get(Form.DECODED)
         return decoded is not None and len(decoded) >= job.dataset.size
@@ -63,7 +63,7 @@ class Stretches:
         It is made of samples that are cached and of which nothing more is kept. (Ranks of one job share each step, so
         they get one at a time.)
         """
-        whole = self._is_whole(job)
+        whole = self.is_whole(job)
         if most < 2 or job.world_size > 1 or rank.pace > (_LONG if whole else _SOON):
             return 0
         passing = job.shelves.get(Form.AUGMENTED)

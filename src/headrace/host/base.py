@@ -130,7 +130,7 @@ class BaseHost(ABC):
 
     def _credit(self) -> Iterator[tuple[HostSlot, list[Order]]]:
         """Slots with the orders drawn into them, as far as batches are wanted ahead."""
-        while self.coordinator.outstanding < self.ahead and self._slot_is_due() and self._has_room():
+        while self._credit_is_due():
             slot = self.slots.acquire()
             try:
                 orders = self.coordinator.credit(slot)
@@ -149,6 +149,10 @@ class BaseHost(ABC):
             for order in orders:
                 order.slot_offset, order.slot_bytes, order.layout = slot.offset, slot.nbytes, self.layout
             yield slot, orders
+
+    def _credit_is_due(self) -> bool:
+        """Whether another batch is wanted ahead, and can be had."""
+        return self.coordinator.outstanding < self.ahead and self._slot_is_due() and self._has_room()
 
     def _slot_is_due(self) -> bool:
         """Whether another batch may have a slot: there is a free one, or there are not yet as many as should be.

@@ -246,7 +246,7 @@ class ProcessHost(BaseHost):
                 order.slot_offset, order.slot_bytes, order.layout = slot.offset, slot.nbytes, self.layout
                 posted += self._post(slot, [order])
         self.board.wake(posted)
-        return posted > 0 or (self.coordinator.later and shared.has_draws)
+        return posted > 0 or (self.coordinator.later and shared.has_draws and self._credit_is_due())
 
     def _replace(self, worker: Worker) -> str:
         """A worker died: give its orders to others and start another in its place. Returns how it ended."""

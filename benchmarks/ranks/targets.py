@@ -43,6 +43,7 @@ def compute(case: str, every: Runs, cpus: int) -> list[Target]:
     """The targets of one scenario with one number of ranks."""
     runs, note = calm(every)
     ours, fixed = runs.get("headrace", []), runs.get("headrace-fixed", [])
+    equal = runs.get("headrace-equal", [])
     torch = best_torch(runs)
     theirs = [] if torch is None else runs[torch]
     late = [run["imbalanced"] for run in ours if run is not None]
@@ -61,6 +62,13 @@ def compute(case: str, every: Runs, cpus: int) -> list[Target]:
             ">=",
             OVER_FIXED,
             joined(note, most(fixed)),
+        ),
+        target(
+            f"{case}: images/s over fixed threads at equal priority",
+            ratio(ours, equal, "images_s") if equal else [],
+            ">=",
+            OVER_FIXED,
+            joined(note, most(equal)),
         ),
         steadiness(case, ours, theirs, note),
     ]

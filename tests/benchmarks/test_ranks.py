@@ -157,6 +157,7 @@ def lockstep(**ours: Any) -> dict[str, list[Any]]:
         "torch-few": [run(images_s=300.0, p99_over_p50=9.0)],
         "torch-four": [run(images_s=500.0, p99_over_p50=6.0)],
         "headrace-fixed": [run(images_s=800.0)],
+        "headrace-equal": [run(images_s=640.0)],
         "headrace": [run(**ours)],
     }
 
@@ -171,6 +172,7 @@ def test_torch_counts_by_the_better_of_its_set_ups() -> None:
         "imbalanced steps": 0.05,
         "images/s over torch": 2.0,
         "images/s over fixed threads": 1.25,
+        "images/s over fixed threads at equal priority": 1.5625,
         "p99 of step time over p50": 1.5,
         "preparing threads at once": 2,
     }

@@ -69,6 +69,8 @@ class Entry(contenders.Entry):
 
 FIXED = {"HEADRACE_STAFF": "fixed"}
 """headrace divides threads once and for all."""
+EQUAL = {**FIXED, "HEADRACE_NICE": "0"}
+"""And its workers do not step back behind the training loops: as if nobody looked after a machine's CPUs at all."""
 READS = "HEADRACE_READS"
 """The environment variable that fixes how many reads are in flight."""
 _OURS = ("headrace", "torch")
@@ -80,6 +82,14 @@ ENTRIES = (
     Entry("dali", "DALI CPU", "peers", "dali_loader:open_loader", ("nvidia-dali-cuda120",)),
     Entry(
         "headrace-fixed", "headrace, fixed threads", "headrace", "headrace_loader:open_loader", _OURS, FIXED
+    ),
+    Entry(
+        "headrace-equal",
+        "headrace, fixed threads, equal priority",
+        "headrace",
+        "headrace_loader:open_loader",
+        _OURS,
+        EQUAL,
     ),
     Entry("headrace", "headrace", "headrace", "headrace_loader:open_loader", _OURS),
     Entry("ready", "batches that are there", "headrace", "ready:open_loader"),

@@ -148,7 +148,7 @@ def test_a_lock_that_a_killed_process_held_is_open_although_its_child_lives(rost
     holder.start()
     assert ready.wait(20)
     os.kill(holder.pid, signal.SIGKILL)
-    ended(holder)
+    holder.join()  # (with a timeout it would wait for a pipe that the child holds open, too)
     with roster.locked():
         pass
     over.set()

@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Many tests wait, so there are more of them at once than CPUs. A file stays in one process.
 PARALLEL ?= -n 4 --dist loadfile
 
-.PHONY: demo test test-trainers fuzz check wheel bench-single bench-dropin bench-accuracy bench-sharing bench-model \
+.PHONY: demo test test-slow test-trainers fuzz check wheel bench-single bench-dropin bench-accuracy bench-sharing bench-model \
 	bench-doctor bench-host bench-ranks bench-workers bench-simulate readme-picture papers soak clean system help
 
 help:  ## list the targets
@@ -32,6 +32,9 @@ demo: $(VENV)/.installed  ## train a tiny model through torch's DataLoader and t
 
 test: $(VENV)/.installed  ## run the test suite
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
+
+test-slow: $(VENV)/.installed  ## run what takes longer: jobs on machines of their own, whole runs of several jobs, the papers' experiments
+	$(BIN)/python -m pytest $(PARALLEL) -m slow $(PYTEST_ARGS)
 
 # Trainers are large, so they have an environment of their own.
 .venv-trainers/bin/python: | system

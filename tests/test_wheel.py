@@ -16,7 +16,6 @@ import pytest
 
 DIST = os.environ.get("HEADRACE_WHEELS", "")
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(not DIST, reason="needs a built wheel: run `make wheel`"),
 ]

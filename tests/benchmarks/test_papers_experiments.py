@@ -33,6 +33,8 @@ from benchmarks.papers.rows import Row
 from benchmarks.papers.seneca_ods import published_hits
 from benchmarks.papers.traces import belady, epochs_of, keep_first, least_recent, next_uses
 
+pytestmark = pytest.mark.slow
+
 READERS: list[Callable[[], Iterator[Row]]] = [
     lambda: seneca_figure8.run(True, Bar(1)),
     seneca_figure13.measured,

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 
 import msgspec
+import pytest
 
 from headrace.coordinate.event_log import replay
 from headrace.host import control
@@ -15,6 +16,7 @@ from tests.sharing.fixtures import Start, processes_of
 
 EVENTS = int(os.environ.get("HEADRACE_EVENTS", "2000"))
 """That are recorded, about; more of them take longer."""
+pytestmark = pytest.mark.slow
 
 
 def test_a_real_run_is_replayed_to_the_same_answers(start: Start, place: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from headrace.coordinate.event_log import read_log, replay
 from headrace.coordinate.events import Asked
@@ -19,6 +20,8 @@ from tests.loader.helpers import wait_until
 from tests.sharing.driver import Job, assert_exact
 from tests.sharing.fixtures import Start, processes_of
 from tests.sharing.recipes import BYTES
+
+pytestmark = pytest.mark.slow
 
 SIZE, BATCH = 2048, 16
 EACH = 2 * BYTES

@@ -13,6 +13,7 @@ from benchmarks.ranks.runs import Runs, calm
 TORCH = ("torch-few", "torch-four")
 IMBALANCED = 0.1
 OVER_TORCH, OVER_FIXED = 1.5, 1.1
+FIXED = {"headrace-fixed": "fixed threads", "headrace-equal": "fixed threads at equal priority"}
 STEADY, UNSTEADY = 2.0, 5.0
 """p99 over p50 of step time: wanted, and what torch has to have for that to be asked."""
 
@@ -42,8 +43,8 @@ def at_once(run: Run) -> int:
 def compute(case: str, every: Runs, cpus: int) -> list[Target]:
     """The targets of one scenario with one number of ranks."""
     runs, note = calm(every)
-    ours, fixed = runs.get("headrace", []), runs.get("headrace-fixed", [])
-    equal = runs.get("headrace-equal", [])
+    ours = runs.get("headrace", [])
+    fixed = {words: runs.get(name, []) for name, words in FIXED.items()}
     torch = best_torch(runs)
     theirs = [] if torch is None else runs[torch]
     late = [run["imbalanced"] for run in ours if run is not None]
@@ -56,19 +57,15 @@ def compute(case: str, every: Runs, cpus: int) -> list[Target]:
             OVER_TORCH,
             joined(note, f"torch: {torch}" if torch else "torch was not measured"),
         ),
-        target(
-            f"{case}: images/s over fixed threads",
-            ratio(ours, fixed, "images_s") if fixed else [],
-            ">=",
-            OVER_FIXED,
-            joined(note, most(fixed)),
-        ),
-        target(
-            f"{case}: images/s over fixed threads at equal priority",
-            ratio(ours, equal, "images_s") if equal else [],
-            ">=",
-            OVER_FIXED,
-            joined(note, most(equal)),
+        *(
+            target(
+                f"{case}: images/s over {words}",
+                ratio(ours, others, "images_s") if others else [],
+                ">=",
+                OVER_FIXED,
+                joined(note, most(others)),
+            )
+            for words, others in fixed.items()
         ),
         steadiness(case, ours, theirs, note),
     ]

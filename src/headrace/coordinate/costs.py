@@ -20,11 +20,9 @@ _LEAST = 1e-3
 _SOME = 1e-6
 """Seconds that fetching and decoding take at least: so no form saves nothing, and decoded ones save more than encoded
 ones."""
-
-
-_ORDER, _ROW = 2e-4, 3e-6
-"""Seconds of a processor that preparing takes for an order, and for each of its rows, however few are augmented: what
-others have augmented is copied."""
+_ORDER, COPY = 2e-4, 3e-6
+"""Seconds of a processor that preparing takes for an order, and for each of its rows that is copied, from others or
+for them, however few are augmented."""
 
 
 class RunningMean:
@@ -93,7 +91,7 @@ class Took:
         both = spent.decode + spent.augment
         # (of both together it is known how long a processor was busy)
         busy = spent.augment * min(1.0, spent.cpu / both) if both and spent.cpu else spent.augment
-        self.augment_cpu += max(0.0, busy - _ORDER - _ROW * rows)
+        self.augment_cpu += max(0.0, busy - _ORDER - COPY * rows)
         self.rows += rows
         return self.rows >= _TOGETHER
 

@@ -8,14 +8,13 @@ and to copy it, costs the processors more than all but the first of them save by
 
 from __future__ import annotations
 
+from headrace.coordinate.costs import COPY
 from headrace.coordinate.members import Job
 from headrace.coordinate.state import State
 from headrace.core.forms import Form
 
 _HOST = 12e-6
 """Seconds that the host takes for each sample that it passes on."""
-_COPY = 4e-6
-"""Seconds that workers take for each sample that is written for others or copied from them."""
 _CLEARLY = 1.5
 """What is saved has to be more than what it costs by this factor: it takes room, too."""
 _WAY_BACK = 1.5
@@ -41,7 +40,7 @@ class PassingOn:
         mean = shelf.costs.augment_cpu
         if mean.known:
             jobs = len(shelf.jobs)
-            least = max(_HOST * self._state.shared_split.cpus, _CLEARLY * (_HOST + _COPY) * jobs / (jobs - 1))
+            least = max(_HOST * self._state.shared_split.cpus, _CLEARLY * (_HOST + COPY) * jobs / (jobs - 1))
             if mean.mean < least:
                 shelf.cheap = True
             elif mean.mean > _WAY_BACK * least:

@@ -42,14 +42,21 @@ class _Holder:
         if before is None:  # it was not set from Python, so it could not be put back
             return False
         self.came, self.due = False, False
-        signal.signal(signal.SIGINT, self)  # (one that comes before this raises, so nothing may be held yet)
-        self.before = before
+        try:
+            self.before = before
+            signal.signal(signal.SIGINT, self)
+        except BaseException:  # one came before it was held
+            self.before = None
+            raise
         return True
 
     def release(self) -> None:
         """Put the handler back. What came goes to it, but for the interpreter's exit, where it has had its effect."""
-        before, self.before, self.due = self.before, None, False
-        signal.signal(signal.SIGINT, before)
+        self.due = False
+        try:
+            signal.signal(signal.SIGINT, self.before)
+        finally:
+            self.before = None
         came, self.came = self.came, False  # (not sooner: one may come until the handler is back)
         if came and not self.exiting:
             signal.raise_signal(signal.SIGINT)

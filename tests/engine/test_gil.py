@@ -18,6 +18,7 @@ from collections.abc import Callable
 
 import pytest
 
+from headrace.engine import gil
 from headrace.engine.gil import GilProbe, _idle_overshoot
 
 DATA = random.Random(5).randbytes(1 << 20)
@@ -93,6 +94,16 @@ def test_a_probe_can_be_entered_again_and_adds_up() -> None:
         assert probe.seconds > before
         before = probe.seconds
     assert "headrace-gil" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_code_that_waits_for_a_cpu_with_the_lock_in_hand_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with more to do than CPUs, whoever holds the lock runs for a small part of the time."""
+    measured = threading.get_ident()
+    monkeypatch.setattr(gil, "_used", lambda: (0.0, 0))
+    monkeypatch.setattr(
+        gil, "_queued", lambda: time.perf_counter() if threading.get_ident() == measured else 0.0
+    )
+    assert max(measure(spin) for _ in range(3)) > 0.75
 
 
 def test_a_machine_that_stands_still_is_nobodys_fault() -> None:

@@ -3,7 +3,7 @@
 A probe thread sleeps for a moment and looks how much later than due it runs again. While other threads hold
 the lock, it has to wait for it; while they run in code that released it, it does not. Waiting for a CPU, on a busy
 machine, is another matter, of which the system keeps account. So is a machine that stands still (its hypervisor runs
-others, a process is stopped): whoever holds the lock runs meanwhile, or waits for storage.
+others, a process is stopped): whoever holds the lock runs meanwhile, or waits for a CPU or for storage.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ class GilProbe:
 
     def __init__(self) -> None:
         self._napped = self._waited = 0.0
+        self._late = self._ran = self._stored = 0.0  # since it was last entered
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._idle = 0.0
+        self._idle = self._queued = 0.0
 
     def __enter__(self) -> GilProbe:
         self._idle = _idle_overshoot()  # before user code runs
         self._stop.clear()
+        self._late = self._ran = self._stored = 0.0
+        self._queued = _queued()
         self._thread = threading.Thread(target=self._watch, name="headrace-gil", daemon=True)
         self._thread.start()
         return self
@@ -34,7 +37,9 @@ class GilProbe:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         assert self._thread is not None
+        queued = _queued() - self._queued
         self._thread.join()
+        self._waited += self._stored + min(self._late, self._ran + queued)
 
     def _watch(self) -> None:
         # (nothing in the loop may give up the lock but the nap: to get it back takes as long as what is measured)
@@ -51,7 +56,7 @@ class GilProbe:
             else:
                 late += extra
                 ran += used - used_before
-        self._waited += stored + min(max(0.0, late - (_queued() - queued)), ran)
+        self._late, self._ran, self._stored = max(0.0, late - (_queued() - queued)), ran, stored
 
     @property
     def seconds(self) -> float:

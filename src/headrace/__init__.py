@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         WorkerDied,
     )
     from headrace.core.forms import Form
-    from headrace.loader import DataLoader, Stats
+    from headrace.loader import DataLoader, Disk, Stats
     from headrace.recipes import Recipe, deterministic, views
     from headrace.sources import files, folder, hf
 
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BadSample",
     "DataLoader",
+    "Disk",
     "Form",
     "HeadraceError",
     "HostUnavailable",
@@ -73,6 +74,7 @@ __all__ = [
 # torch is imported by those who load data with it, and by nobody else.
 _HOMES = {
     "DataLoader": "loader",
+    "Disk": "loader",
     "Form": "core.forms",
     "Recipe": "recipes",
     "Stats": "loader",

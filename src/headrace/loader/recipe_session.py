@@ -15,6 +15,7 @@ from headrace.core.layout import RowLayout
 from headrace.engine.task import RecipeTask
 from headrace.host.base import Host
 from headrace.host.inline import InlineHost
+from headrace.loader.disk_tier import use_disk
 from headrace.loader.global_random import own_randomness
 from headrace.loader.learning import Learning
 from headrace.loader.node_staff import NodeStaff
@@ -52,7 +53,9 @@ class RecipeSession(Hosted):
         self.recipe, self.sharing, self.collator = recipe, sharing, spec.data.collator
         budgets = spec.options.budgets
         # (another job may have cached decoded samples that this one gets)
-        self.caches_decoded = budgets[Form.DECODED] > 0 or sharing is not None
+        self.disk = use_disk(spec.options.disk, recipe, decoded=0.0)
+        on_disk = self.disk is not None and self.disk.decoded > 0
+        self.caches_decoded = budgets[Form.DECODED] > 0 or sharing is not None or on_disk
         if sharing is not None:
             budgets = dict.fromkeys(budgets, 0)  # the cache is the shared host's
         self._batched = spec.batches.batched
@@ -99,6 +102,7 @@ class RecipeSession(Hosted):
             on_start,
             None if sharing is None else sharing.store,
             self._node.seat,
+            self.disk,
         )
 
     def _make_host(
@@ -130,7 +134,7 @@ class RecipeSession(Hosted):
             shared=None if self.sharing is None else self.sharing.client,
         )
         if stages is not None and isinstance(host, InlineHost):
-            host.on_close = stages.store.close
+            host.on_close = stages.close
         return host
 
     @property

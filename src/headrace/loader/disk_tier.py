@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from headrace.cache.disk import LEAST, DiskTier
+from headrace.cache.disk import LEAST, DiskTier, read_speed
 from headrace.core import environment
 from headrace.core.errors import OptionError
-from headrace.core.forms import Form
+from headrace.core.forms import CACHEABLE, Form
 from headrace.core.sizes import parse_size, show_size
 from headrace.engine.disk_stage import DiskUse
+from headrace.loader.place import cpus_per_rank
+from headrace.loader.sums import means_of
+from headrace.measure import load_profile
+from headrace.planning import Staff, decoded_share
 from headrace.recipes.recipe import Recipe
 
 FORMS = ("auto", "encoded", "decoded")
@@ -72,15 +78,21 @@ def read_disk(disk: Any) -> DiskOption | None:
     return DiskOption(path, nbytes, disk.form)
 
 
-def use_disk(option: DiskOption | None, recipe: Recipe, *, decoded: float) -> DiskUse | None:
+def use_disk(
+    option: DiskOption | None, recipe: Recipe, *, cache: Mapping[Form, int], staff: Staff
+) -> DiskUse | None:
     """How a recipe's session uses its tier; None where there is nothing that it could keep.
 
-    ``decoded``: the share of samples that it had better keep decoded, where that is ours to choose.
+    ``cache``: the budgets of the cache in memory. A job that keeps decoded samples there may have some on disk, too,
+    if that promises more. One that does not prepares its images in another way, faster and not bit by bit the same.
+    What it gets is to depend on nothing but its options, so it is not for us to choose then.
     """
     if option is None:
         return None
     key = ""
-    share = {"encoded": 0.0, "decoded": 1.0}.get(option.form, decoded)
+    share = {"encoded": 0.0, "decoded": 1.0}.get(option.form)
+    if share is None:
+        share = _choose(option, recipe, cache, staff) if cache[Form.DECODED] else 0.0
     try:
         key = recipe.share_key(Form.DECODED) if share else ""
     except OptionError as error:
@@ -94,6 +106,18 @@ def use_disk(option: DiskOption | None, recipe: Recipe, *, decoded: float) -> Di
     owner = hashlib.blake2b(source.fingerprint().encode(), digest_size=16).digest()
     tier = DiskTier(option.path, option.nbytes, owner)
     return DiskUse(tier, encoded, share, key, len(source))
+
+
+def _choose(option: DiskOption, recipe: Recipe, cache: Mapping[Form, int], staff: Staff) -> float:
+    """The share of samples that are kept decoded, by what earlier starts have measured."""
+    profile, whole = load_profile(recipe), sum(cache.values())
+    terms = None if profile is None else profile.terms(cache=whole, means=means_of(staff))
+    if terms is None:
+        return 0.0
+    link = read_speed(option.path)
+    there = replace(terms, disk=option.nbytes, disk_link=link or math.inf, cpus=cpus_per_rank())
+    split = tuple(cache[form] / whole for form in CACHEABLE)
+    return decoded_share(there, (split[0], split[1], split[2])) if link else 0.0
 
 
 def _is_beside(option: DiskOption, recipe: Recipe) -> bool:

@@ -52,14 +52,14 @@ class RecipeSession(Hosted):
         super().__init__(book, pins=pins)
         self.recipe, self.sharing, self.collator = recipe, sharing, spec.data.collator
         budgets = spec.options.budgets
-        # (another job may have cached decoded samples that this one gets)
-        self.disk = use_disk(spec.options.disk, recipe, decoded=0.0)
+        self._staffing = Staffing(recipe, self.collator, spec.work)
+        self.disk = use_disk(spec.options.disk, recipe, cache=budgets, staff=self._staffing.now)
         on_disk = self.disk is not None and self.disk.decoded > 0
+        # (another job may have cached decoded samples that this one gets)
         self.caches_decoded = budgets[Form.DECODED] > 0 or sharing is not None or on_disk
         if sharing is not None:
             budgets = dict.fromkeys(budgets, 0)  # the cache is the shared host's
         self._batched = spec.batches.batched
-        self._staffing = Staffing(recipe, self.collator, spec.work)
         orders = RecipeOrders(spec, self._staffing, sharing)
         program = compile_recipe(recipe, caches_decoded=self.caches_decoded)
         layout = program.layout if self.collator is None else None
@@ -76,7 +76,7 @@ class RecipeSession(Hosted):
         self._learning = Learning(recipe, self.host, keeps=learns, cached=self.caches_decoded, inline=inline)
         self.cache = RecipeCache(self.host)
         if spec.options.plans and parts.cache is not None:
-            self.cache.plan(parts.directory, self._learning, self.workers)
+            self.cache.plan(parts.directory, self._learning, self.workers, self.disk)
         self._seed = 0
         self._unknown = False
         """Only a first sample shows how samples look."""

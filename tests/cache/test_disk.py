@@ -224,6 +224,48 @@ def test_what_a_dead_writer_left_is_written_on(tmp_path: Path) -> None:
         assert all(get(disk, *range(1, 6)))
 
 
+def put_ahead(disk: OpenDisk, *numbers: int) -> int | None:
+    return disk.put_ahead([(key_of(number), [content_of(number, 9000)]) for number in numbers])
+
+
+def test_what_is_copied_ahead_of_need_stays_until_it_is_released(tmp_path: Path) -> None:
+    with opened(tmp_path) as disk:
+        kept = [number for number in range(1000) if put(disk, number)]
+        assert not disk.has_room and disk.has_room_ahead(100_000), "a full tier has some room for it"
+        numbers = [put_ahead(disk, *range(start, start + 5)) for start in range(2000, 2100, 5)]
+        held = [number for number in numbers if number is not None]
+        assert 2 < len(held) < 20, "and no more than some"
+        assert not disk.has_room_ahead(100_000) and disk.taken <= LEAST
+        wanted = [key_of(number) for number in range(2000, 2005)]
+        assert [bytes(one or b"") for one in disk.get_many(wanted)] == [
+            content_of(number, 9000) for number in range(2000, 2005)
+        ]
+        disk.release(held)
+        disk.release(held)
+        assert disk.get_many(wanted) == [None] * 5
+        assert all(get(disk, *kept)), "nothing else goes"
+        assert put_ahead(disk, 3000) is not None
+
+
+def test_what_a_dead_process_copied_ahead_of_need_goes(tmp_path: Path) -> None:
+    with opened(tmp_path) as alive:
+        first = put_ahead(alive, 1)
+        child = os.fork()
+        if not child:
+            disk = DiskTier(str(tmp_path), LEAST, OWNER).open()
+            put_ahead(disk, 2)
+            os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert None not in alive.get_many([key_of(1), key_of(2)])
+        with opened(tmp_path):
+            pass
+        assert alive.get_many([key_of(2)]) == [None]
+        assert alive.get_many([key_of(1)]) != [None], "what others have is theirs"
+        assert first is not None
+        alive.release([first])
+    assert not [one for one in (tmp_path / "jobs").iterdir() if one.name != OWNER.hex()]
+
+
 def test_records_say_what_they_are(tmp_path: Path) -> None:
     fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     end = records.append(fd, 0, key_of(1), [b"one"])

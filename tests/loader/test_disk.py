@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.cache.disk import LEAST
+from headrace.cache.disk import LEAST, DiskTier
 from tests.loader.helpers import assert_same, drain, flat, images, jpeg_folder, kill, recipe, targets
 from tests.sharing.fixtures import place as place  # (a host of the test's own)
 
@@ -166,6 +167,44 @@ def test_bad_samples_are_bad_each_time(tmp_path: Path, folder: Path) -> None:
         with make(images(folder), disk, on_error="skip", error_budget=2) as loader:
             drain(loader)
             assert [sample.name for sample in loader.bad_samples] == [str(bad)]
+
+
+def ahead_segments(path: Path) -> int:
+    disk = DiskTier(str(path), LEAST, b"?" * 16).open()
+    try:
+        return int(np.count_nonzero(disk._room.table.segments["ahead"]))
+    finally:
+        disk.close()
+
+
+@pytest.mark.parametrize("fits", [True, False])
+def test_while_the_loop_is_busy_batches_to_come_are_copied(tmp_path: Path, fits: bool) -> None:
+    """Further ahead than they are prepared; each sample is read once, and what has no room for long is released."""
+    count, nbytes = (600, 10_000) if fits else (900, 25_000)
+    path = tmp_path / "disk"
+    with make(
+        recipe(count, bytes_per_sample=nbytes, latency=0.001), hr.Disk(LEAST, path, "encoded")
+    ) as loader:
+        if not fits:
+            drain(loader)  # it is full now
+        most = 0
+        for number, _ in enumerate(loader):
+            if number < 60:
+                time.sleep(0.03)
+            if fits:
+                ahead = loader.stats().fetched_samples - 5 * (number + 1)
+                most = max(most, ahead)
+            elif number > 40:
+                most = max(most, ahead_segments(path))
+        stats = loader.stats()
+        if fits:
+            assert most > 100, "of 32 batches to come"
+            assert 600 <= stats.fetched_samples <= 610
+        else:
+            assert most > 0
+            # Of 22.5 MB there is room for 16; a few of the third epoch were read, too.
+            assert stats.fetched_samples - 900 <= 900 - 0.95 * LEAST / nbytes + 20
+    assert ahead_segments(path) == 0
 
 
 @pytest.mark.faults

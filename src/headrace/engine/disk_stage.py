@@ -50,6 +50,11 @@ class DiskStage:
         self._below = int(use.decoded * (1 << 32))
         self._seen, self._bytes = 0, 0
 
+    @property
+    def copies(self) -> bool:
+        """Whether encoded samples are kept: those can be copied before they are needed."""
+        return self._use.encoded
+
     def _disk(self) -> OpenDisk | None:
         """The tier, for this process; None where it cannot be had: that is no reason to stop."""
         if self._opened[0] != os.getpid():
@@ -130,6 +135,45 @@ class DiskStage:
             if (for_all or not known) and not self.is_decoded(name)
         ]
         disk.put_many(samples)
+
+    def missing(self, names: Sequence[bytes]) -> list[int]:
+        """Which samples are not there, in any form."""
+        disk = self._disk()
+        if disk is None:
+            return []
+        there = np.zeros(len(names), np.bool_)
+        if self._use.encoded:
+            there |= disk.has_many([self._key(Form.ENCODED, name) for name in names])
+        if self._use.decoded:
+            there |= disk.has_many([self._key(Form.DECODED, name) for name in names])
+        rows: list[int] = np.flatnonzero(~there).tolist()
+        return rows
+
+    def has_room_ahead(self, samples: int) -> bool:
+        """Whether there is room for so many samples before they are needed, as far as one can tell."""
+        disk = self._disk()
+        if disk is None or not self._seen:
+            return False
+        return disk.has_room_ahead(1.2 * samples * self._bytes / self._seen)
+
+    def keep_ahead(self, samples: Sequence[tuple[bytes, Any]]) -> int | None:
+        """Samples that will be needed: to stay, if there is room, else until they are released by the number that is
+        returned."""
+        disk = self._disk()
+        if disk is None or not samples:
+            return None
+        records = [(self._key(Form.ENCODED, name), [blob]) for name, blob in samples]
+        if disk.has_room:
+            disk.put_many(records)
+            there = disk.has_many([key for key, _ in records])
+            records = [one for one, known in zip(records, there, strict=True) if not known]
+        return disk.put_ahead(records) if records else None
+
+    def release(self, numbers: Sequence[int]) -> None:
+        """What was copied ahead of need was used."""
+        disk = self._disk() if numbers else None
+        if disk is not None:
+            disk.release(numbers)
 
     def keep_decoded(self, values: Mapping[bytes, Any]) -> None:
         """Decoded samples, by their names."""

@@ -9,6 +9,7 @@ from headrace.coordinate.messages import Order, OrderDone, decode_order
 from headrace.coordinate.row_work import DECODE
 from headrace.core.layout import RowLayout
 from headrace.core.places import Place
+from headrace.engine.ahead import AheadCopies
 from headrace.engine.board import Board, Claim
 from headrace.engine.bodies import Layouts
 from headrace.engine.disk_stage import DiskStage
@@ -47,10 +48,16 @@ class RowStages:
         self._fetching = FetchStage(
             source, store, layouts, collates=collates, masks=masks, gate=gate, disk=disk
         )
+        self.ahead = (
+            AheadCopies(source, disk) if disk is not None and gate is not None and disk.copies else None
+        )
+        """What is copied where there is nothing else to do, in a worker."""
         self._preparing = PrepareStage(arena, board, store, layouts, collator, place, disk)
 
     def close(self) -> None:
         """No more orders are run here."""
+        if self.ahead is not None:
+            self.ahead.close()
         self.store.close()
         if self._disk is not None:
             self._disk.close()

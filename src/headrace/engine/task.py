@@ -82,6 +82,7 @@ class RecipeTask:
             store=stages.store,
             gate=gate,
             seat=self.seat,
+            ahead=stages.ahead,
         )
 
 

@@ -28,6 +28,7 @@ from headrace.loader.sharing import Sharing
 from headrace.loader.spec import LoaderSpec
 from headrace.loader.staffing import Staffing
 from headrace.planning import Staff
+from headrace.planning.best_effort import HORIZON
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.program import Program
 from headrace.recipes.recipe import Recipe
@@ -133,6 +134,8 @@ class RecipeSession(Hosted):
             run=run,
             shared=None if self.sharing is None else self.sharing.client,
         )
+        if self.disk is not None and self.disk.encoded:
+            host.coordinator.horizon = HORIZON
         if stages is not None and isinstance(host, InlineHost):
             host.on_close = stages.close
         return host

@@ -11,7 +11,7 @@ import fcntl
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -24,6 +24,8 @@ _BLOCK = 4096
 """Bytes that files take are a multiple of this."""
 REST = 60.0
 """Seconds for which nobody has read a segment before it may be evicted."""
+_AHEAD = 64
+"""One part in so many is kept for what is copied ahead of need."""
 _SPARE = 0.02
 """Part of the file system that is left to others."""
 
@@ -41,6 +43,8 @@ class Room:
         self._lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._locking = threading.RLock()
         self._in_use, self._may_grow = -1, True
+        self._own, self._name_here = -1, os.urandom(16)
+        """The owner of what this process copies ahead of need."""
         try:
             with self._locked():
                 self._use()
@@ -52,11 +56,14 @@ class Room:
 
     def _use(self) -> None:
         """Say that a job has this dataset open, for as long as this process lives or until ``close``."""
-        fd = os.open(
-            os.path.join(self._jobs, self._owner.hex()), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        self._in_use = fd
+        self._in_use = self._hold(self._owner, fcntl.LOCK_SH)
+
+    def _hold(self, owner: bytes, kind: int) -> int:
+        """Under the lock: say that an owner is running."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        fd = os.open(os.path.join(self._jobs, owner.hex()), flags, 0o600)
+        fcntl.flock(fd, kind)
+        return fd
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -89,6 +96,7 @@ class Room:
         found = {int(name, 16) for name in os.listdir(self._segments) if _is_number(name)}
         for number in known - found:
             table.remove(number & (ROWS - 1))
+        self._sweep()
         with contextlib.suppress(OSError):
             os.unlink(self._name + ".new")
         if self._taken() > table.budget:
@@ -97,11 +105,14 @@ class Room:
 
     def close(self) -> None:
         """This process needs no more of it."""
-        for fd in (self._in_use, self._lock):
+        if self._own >= 0:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self._jobs, self._name_here.hex()))
+        for fd in (self._own, self._in_use, self._lock):
             if fd >= 0:
                 with contextlib.suppress(OSError):
                     os.close(fd)
-        self._in_use = self._lock = -1
+        self._own = self._in_use = self._lock = -1
 
     @property
     def table(self) -> Table:
@@ -122,6 +133,7 @@ class Room:
             return
         with self._locked():
             table = self._table
+            table.recount()
             if not table.superseded and table.crowded:
                 if self._taken() + 4 * table.nbytes > table.budget:
                     self._may_grow = False  # hints take the places of others from now on
@@ -180,10 +192,11 @@ class Room:
         """A new segment, if there is room for one or room can be made."""
         table = self._table
         wanted = _whole(max(needed, table.budget // _SEGMENTS, _SMALLEST))
-        free = self._free()
+        kept = max(0, table.budget // _AHEAD - self._taken_ahead())
+        free = self._free() - kept
         if free < wanted:
             self._settle()
-            free = self._make_room(wanted)
+            free = self._make_room(wanted + kept) - kept
         size = min(wanted, free)
         rows = np.flatnonzero(table.segments["number"] == 0)
         if size < needed or not len(rows) or not self._is_spare(size):
@@ -198,6 +211,44 @@ class Room:
         fcntl.flock(fd, fcntl.LOCK_EX)
         return number, fd, 0
 
+    def begin_ahead(self, needed: int) -> tuple[int, int] | None:
+        """A segment of so many bytes for what is copied ahead of need: its number and a descriptor. None: no room."""
+        needed = _whole(needed)
+        with self._locked():
+            table = self.table
+            segments = table.segments
+            if self._taken_ahead() + needed > table.budget // _AHEAD:
+                self._sweep()  # of those that were killed
+            room = min(table.budget // _AHEAD - self._taken_ahead(), self._free())
+            rows = np.flatnonzero(segments["number"] == 0)
+            if room < needed or not len(rows) or not self._is_spare(needed):
+                return None
+            if self._own < 0:
+                self._own = self._hold(self._name_here, fcntl.LOCK_EX)
+            row = int(rows[0])
+            number = table.enter(row, needed, self._name_here, time.time(), ahead=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+            try:
+                fd = os.open(self.segment_path(number), flags, 0o600)
+            except OSError:
+                table.remove(row)
+                raise
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            return number, fd
+
+    @property
+    def free_ahead(self) -> int:
+        """Bytes that there is room for."""
+        with self._locked():
+            return min(self.table.budget // _AHEAD - self._taken_ahead(), self._free())
+
+    def release(self, numbers: Sequence[int]) -> None:
+        """What was copied ahead of need was used."""
+        with self._locked():
+            for number in numbers:
+                if int(self.table.segments[number & (ROWS - 1)]["number"]) == number:
+                    self._evict(number & (ROWS - 1))
+
     def _is_spare(self, size: int) -> bool:
         """Whether the file system has so much to spare."""
         found = os.statvfs(self.path)
@@ -206,6 +257,20 @@ class Room:
     def _taken(self) -> int:
         """Bytes that are taken or reserved."""
         return int(self._table.segments["reserved"].sum()) + self._table.nbytes
+
+    def _taken_ahead(self) -> int:
+        """Of those, what was copied ahead of need."""
+        segments = self._table.segments
+        return int(segments["reserved"][segments["ahead"] != 0].sum())
+
+    def _sweep(self) -> None:
+        """Under the lock: what processes copied ahead of need that are gone is of no use."""
+        segments = self._table.segments
+        rows = np.flatnonzero(segments["ahead"]).tolist()
+        running = self._owners() if rows else set()
+        for row in rows:
+            if bytes(segments[row]["owner"]) not in running:
+                self._evict(row)
 
     def _free(self) -> int:
         return max(0, self._table.budget - self._taken())
@@ -240,12 +305,17 @@ class Room:
             one = segments[row]
             if not anything and (bytes(one["owner"]) in running or 0 <= now - float(one["used"]) < REST):
                 continue
-            taken = self._take(int(one["number"]))
-            if taken is not None:  # nobody writes to it
-                self._remove(self.segment_path(int(one["number"])))
-                self._table.remove(row)
-                os.close(taken[0])
+            self._evict(row)
         return self._free()
+
+    def _evict(self, row: int) -> None:
+        """Under the lock: remove a segment, unless somebody writes to it."""
+        number = int(self._table.segments[row]["number"])
+        taken = self._take(number)
+        if taken is not None:
+            self._remove(self.segment_path(number))
+            self._table.remove(row)
+            os.close(taken[0])
 
     def _remove(self, path: str) -> None:
         """Remove a segment. Its bytes are free at once, also where somebody reads it, who then finds nothing."""

@@ -28,7 +28,7 @@ _MAGIC = b"HRDISK01"
 _HEADER = struct.Struct("<8sIIQI")
 """Magic, version, bits of the number of buckets, how often it grew, a checksum."""
 # Number, or 0; bytes that it takes or may take; when it was last read; its dataset; whether it is written to; how
-# many segments the row has had.
+# many segments the row has had; whether it was copied ahead of need, and goes when it was used.
 _SEGMENT = np.dtype(
     [
         ("number", "<u8"),
@@ -37,7 +37,7 @@ _SEGMENT = np.dtype(
         ("owner", "V16"),
         ("open", "<u8"),
         ("count", "<u8"),
-        ("spare", "<u8"),
+        ("ahead", "<u8"),
     ]
 )
 _SLOT = np.dtype([("low", "<u8"), ("high", "<u8"), ("segment", "<u4"), ("length", "<u4"), ("offset", "<u8")])
@@ -127,7 +127,9 @@ class Table:
         free = [np.flatnonzero(self._is_free(self._slots[at]["segment"])) for at in buckets]
         which = 0 if len(free[0]) >= len(free[1]) else 1
         at = buckets[which]
-        slot = int(free[which][0]) if len(free[which]) else (key[1] >> 32) % WAYS
+        numbers = self._slots[at]["segment"]
+        # (of those, one that leads nowhere rather than one that was never used)
+        slot = int(max(free[which], key=numbers.__getitem__)) if len(free[which]) else (key[1] >> 32) % WAYS
         if len(free[which]) and not self._slots[at, slot]["segment"]:
             self._words[1] += 1
         self._slots[at, slot] = (key[0], key[1], segment, length, offset)
@@ -150,11 +152,11 @@ class Table:
             for slot in np.flatnonzero(wrong).tolist():
                 self._slots[at, slot]["segment"] = 0
 
-    def enter(self, row: int, size: int, owner: bytes, now: float) -> int:
+    def enter(self, row: int, size: int, owner: bytes, now: float, *, ahead: bool = False) -> int:
         """A new segment in an empty row, under the lock; its number, which no segment had for long."""
         count = int(self.segments[row]["count"]) % _COUNTS + 1
         number = count * ROWS + row
-        self.segments[row] = (number, size, now, owner, 1, count, 0)
+        self.segments[row] = (number, size, now, owner, not ahead, count, ahead)
         return number
 
     def remove(self, row: int) -> None:
@@ -164,6 +166,10 @@ class Table:
     def touch(self, segments: NDArray[np.uint64] | list[int], now: float) -> None:
         """Segments were read just now."""
         self.segments["used"][np.asarray(segments, np.int64) & (ROWS - 1)] = now
+
+    def recount(self) -> None:
+        """Count the slots in use anew: segments go, and what led there is free."""
+        self._words[1] = int(np.count_nonzero(~self._is_free(self._slots["segment"])))
 
     def larger(self, path: str) -> None:
         """Put a table of four times as many slots in the place of this one, under the lock."""

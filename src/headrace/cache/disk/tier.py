@@ -69,7 +69,7 @@ class OpenDisk:
         self._writing = threading.Lock()
         self._segment = self._fd = -1
         self._at = self._end = 0
-        self._not_before = 0.0
+        self._not_before = self._not_ahead_before = 0.0
         self.refused = 0
         """Samples for which there was no room."""
 
@@ -89,6 +89,17 @@ class OpenDisk:
     def has_room(self) -> bool:
         """Whether there was room when somebody last looked, which is not long ago."""
         return time.monotonic() >= self._not_before
+
+    def has_room_ahead(self, nbytes: float) -> bool:
+        """Whether there is room for so many bytes that are copied ahead of need."""
+        if self.has_room:
+            return True
+        if time.monotonic() < self._not_ahead_before:
+            return False
+        if self._room.free_ahead < nbytes:
+            self._not_ahead_before = time.monotonic() + _FULL / 50
+            return False
+        return True
 
     @property
     def taken(self) -> int:
@@ -171,6 +182,34 @@ class OpenDisk:
         if self._room.table.crowded:
             self._room.grow()
         return kept
+
+    def put_ahead(self, samples: Sequence[tuple[bytes, Sequence[Piece]]]) -> int | None:
+        """Keep samples until they are released; returns what they are released by. None: they are not kept."""
+        needed = sum(HEADER + sum(len(piece) for piece in pieces) for _, pieces in samples)
+        found = None
+        try:
+            found = self._room.begin_ahead(needed)
+            if found is None:
+                return None
+            number, fd = found
+            at = 0
+            for key, pieces in samples:
+                begun, at = at, records.append(fd, at, key, pieces)
+                low, high = as_keys([key])[0].tolist()
+                self._room.table.put((low, high), number, begun, at - begun - HEADER)
+            return number
+        except OSError as error:
+            if error.errno not in _TROUBLE:
+                raise
+            return None if found is None else found[0]
+        finally:
+            if found is not None:
+                os.close(found[1])
+
+    def release(self, numbers: Sequence[int]) -> None:
+        """What was kept ahead of need was used."""
+        if numbers:
+            self._room.release(numbers)
 
     def _put(self, key: bytes, pieces: Sequence[Piece]) -> bool:
         length = sum(len(piece) for piece in pieces)

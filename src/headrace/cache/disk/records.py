@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 KEY_BYTES = 16
 _MAGIC = 0x48524431
 _HEAD = struct.Struct("<IIQ16sI12x")
@@ -48,8 +50,7 @@ def append(fd: int, offset: int, key: bytes, pieces: Sequence[Piece]) -> int:
 def read(fd: int, offset: int, key: bytes, length: int) -> memoryview | None:
     """The content of the record at ``offset``; None unless it is that of the key, whole and unchanged."""
     wanted = HEADER + length
-    buffer = bytearray(wanted)
-    view = memoryview(buffer)
+    view = memoryview(np.empty(wanted, np.uint8)).cast("B")  # (a bytearray would be written twice)
     have = 0
     try:
         while have < wanted:
@@ -59,7 +60,7 @@ def read(fd: int, offset: int, key: bytes, length: int) -> memoryview | None:
             have += got
     except OSError:
         return None
-    magic, checksum, size, found, own = _HEAD.unpack_from(buffer)
+    magic, checksum, size, found, own = _HEAD.unpack_from(view)
     if magic != _MAGIC or found != key or size != length:
         return None
     content = view[HEADER:]

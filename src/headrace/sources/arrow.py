@@ -271,7 +271,9 @@ def parts_of(chunk: Any, column: str) -> tuple[Any, Any]:
     fields = [field.name for field in chunk.type] if kind.startswith("struct<") else []
     if set(fields) == {"bytes", "path"}:
         parts = dict(zip(fields, chunk.flatten(), strict=True))
-        if all(str(part.type) in _OFFSETS for part in parts.values()):
+        if str(parts["path"].type) == "null":  # as where nothing has one
+            parts["path"] = None
+        if all(part is None or str(part.type) in _OFFSETS for part in parts.values()):
             return parts["bytes"], parts["path"]
     raise OptionError(f"image={column!r}: a column of {kind} is neither one of images nor of bytes")
 

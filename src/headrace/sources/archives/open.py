@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from headrace.core.bar import Bar
 from headrace.core.errors import OptionError
+from headrace.core.interrupts import held
 from headrace.sources.archives import index_files
 from headrace.sources.archives.build import add_columns, build
 from headrace.sources.archives.columns import Wanted
@@ -45,7 +46,8 @@ def open_indexes(storage: Storage, entries: Sequence[Entry], targets: Sequence[W
     pool = ThreadPoolExecutor(min(threads, len(entries)), "headrace-index")
     try:
         with Bar("indexing shards", every=0.2) as bar:
-            futures: list[Future[Opened]] = [pool.submit(work.open, entry) for entry in entries]
+            with held():  # a thread that is just being started would be lost sight of
+                futures: list[Future[Opened]] = [pool.submit(work.open, entry) for entry in entries]
             waiting = set(futures)
             while waiting:
                 done, waiting = wait(waiting, _LOOK, FIRST_COMPLETED)

@@ -67,6 +67,7 @@ def find(
         raise OptionError(f"{what}() got an empty list")
     given = [one if is_url(one) else os.path.abspath(_local(one)) for one in given]
     options: dict[str, Any] = {} if storage_options is None else {"storage_options": storage_options}
+    _check(given, what)
     homes = {_home(one) for one in given}
     if len(homes) > 1:
         raise OptionError(
@@ -135,13 +136,17 @@ def _globbed(name: str, what: str) -> list[bytes]:
     return [os.fsencode(one) for one in found]
 
 
-def _described(storage: Storage, names: list[bytes], what: str) -> list[Entry]:
-    for name in names:
-        if os.fsdecode(name).partition("?")[0].lower().endswith(_COMPRESSED):
+def _check(names: Sequence[str], what: str) -> None:
+    for name in map(public, names):
+        if name.lower().endswith(_COMPRESSED):
             raise OptionError(
-                f"{what}({public(os.fsdecode(name))!r}): single samples of a compressed archive cannot be read; "
-                "unpack it once, to a .tar or a folder (`headrace data add` does that)"
+                f"{what}({name!r}): single samples of a compressed archive cannot be read; unpack it once, to a .tar "
+                "or a folder (`headrace data add` does that)"
             )
+
+
+def _described(storage: Storage, names: list[bytes], what: str) -> list[Entry]:
+    _check([os.fsdecode(name) for name in names], what)
     out = []
     for name, one in zip(names, storage.describe(names), strict=True):
         if isinstance(one, FileNotFoundError):

@@ -132,7 +132,9 @@ def _targets(
         return None, None
     chosen: list[Any] = []
     for part, rows in zip(parts, samples, strict=True):
-        if part is None:
+        if not len(rows):
+            chosen.append(np.zeros(0, np.int64))
+        elif part is None:
             chosen.append([None] * len(rows))
         else:
             chosen.append(

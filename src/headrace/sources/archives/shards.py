@@ -74,6 +74,6 @@ def shards(
         inside.strip("/") + "/" if inside.strip("/") else "",
     )
     storage, entries, given = find(
-        urls, _ENDINGS, what="shards", max_bytes=limit, storage_options=storage_options
+        urls, _ENDINGS, what="shards", max_bytes=max(limit, MAX_BYTES), storage_options=storage_options
     )
     return ShardSource(storage, entries, options, given, limit)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.errors import OptionError
+from headrace.core.sizes import show_size
 from headrace.sources.archives.frames import Part, framed, parts_of
 from headrace.sources.archives.index import Index, decode
 from headrace.sources.archives.open import Opened, open_indexes
@@ -117,14 +119,33 @@ class ShardSource:
 
     def read_many(self, indices: Sequence[int] | NDArray[Any]) -> list[Any]:
         """The bytes of each sample, or the error that kept them from being read."""
-        wanted = [(index, self._parts(index, member), entry) for entry, index, member in self._find(indices)]
+        wanted = []
+        for entry, index, member in self._find(indices):
+            parts = self._parts(index, member)
+            wanted.append((entry, index, parts, self._refusal(entry, index, parts)))
         places = [
             Location(entry.what, entry.version, part.start, part.length)
-            for _, parts, entry in wanted
+            for entry, _, parts, refused in wanted
+            if refused is None
             for part in parts
         ]
         found = iter(self._storage.read(places))
-        return [self._whole(index, parts, [next(found) for _ in parts]) for index, parts, _ in wanted]
+        return [
+            self._whole(index, parts, [next(found) for _ in parts]) if refused is None else refused
+            for _, index, parts, refused in wanted
+        ]
+
+    def _refusal(self, entry: Entry, index: Index, parts: list[Part]) -> OSError | None:
+        """Why a sample is not read."""
+        sizes = [int(index.sizes[part.member]) if part.member >= 0 else 0 for part in parts]
+        total = sum(max(size - 1, part.length) for size, part in zip(sizes, parts, strict=True))
+        if total <= self._max_bytes:
+            return None
+        large = (
+            f"a sample of {show_size(total)}, and at most {show_size(self._max_bytes)} are read; if it is meant to be "
+            "so large, pass max_bytes= to shards()"
+        )
+        return OSError(errno.EFBIG, large, public(os.fsdecode(entry.what)))
 
     def _whole(self, index: Index, parts: list[Part], found: list[bytes | BaseException]) -> Any:
         for data in found:
@@ -147,6 +168,8 @@ class ShardSource:
         return out
 
     def _as_it_lies(self, index: Index, member: int, parts: list[Part]) -> bool:
+        if sum(part.length for part in parts) > self._max_bytes:
+            return False
         if self._options.fields is not None:
             return len(parts) == 1 and parts[0].member < 0
         return not int(index.sizes[member])

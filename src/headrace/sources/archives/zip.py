@@ -53,15 +53,14 @@ def members(read: Read, size: int) -> Iterator[Packed]:
         yield Packed(entry.name, start, entry.length, entry.size, entry.deflated)
 
 
-def inflated(data: bytes, size: int | None = None) -> bytes:
+def inflated(data: bytes, size: int) -> bytes:
     """The bytes of a member that was deflated; ``ValueError`` if they are not what it has."""
     try:
         unpacking = zlib.decompressobj(-zlib.MAX_WBITS)
-        out = unpacking.decompress(data)
-        out += unpacking.flush()
+        out = unpacking.decompress(data, size + 1)  # (and no more, whatever it would become)
     except zlib.error as error:
         raise ValueError(f"it cannot be inflated ({error})") from None
-    if not unpacking.eof or (size is not None and len(out) != size):
+    if not unpacking.eof or len(out) != size:
         raise ValueError("it cannot be inflated: it is not whole")
     return out
 

@@ -17,7 +17,7 @@ from headrace.recipes.decoders import CallDecoder, Decoder, ImageDecoder
 from headrace.recipes.image.geometry import Geometry
 from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.pixels import Pixels
-from headrace.recipes.op import Op
+from headrace.recipes.op import Columns, Op
 from headrace.recipes.row_groups import RowGroup, RowValues
 
 Step = Op | Callable[..., Any]
@@ -74,7 +74,10 @@ def fields(
                 )
         decoders.append(ops[0])
         rests.append(tuple(ops[1:]))
-    return Fields(tuple(name.lower() for name in given), tuple(decoders), tuple(rests))
+    names = tuple(name.lower() for name in given)
+    if len({*names}) < len(names):
+        raise OptionError(f"fields(): two of {', '.join(given)} are one field, as capitals do not count")
+    return Fields(names, tuple(decoders), tuple(rests))
 
 
 class FieldsDecoder:
@@ -82,15 +85,15 @@ class FieldsDecoder:
 
     def __init__(self, step: Fields) -> None:
         self._names = step.names
-        self._fields: list[tuple[str, Decoder, Chain | None]] = []
+        self._fields: list[tuple[str, Decoder, Chain | None, Columns]] = []
         for name, op, rest in zip(step.names, step.decoders, step.steps, strict=True):
             if isinstance(op, Decode):
                 chain = Builder(State("image", op.size), decode=op, dct_scaling=False).build(
                     [*enumerate(rest)], last=False
                 )
-                self._fields.append((name, ImageDecoder(op, lazy=False, fresh=True), chain))
+                self._fields.append((name, ImageDecoder(op, lazy=False, fresh=True), chain, Columns(rest)))
             elif isinstance(op, Call):
-                self._fields.append((name, CallDecoder(op), None))
+                self._fields.append((name, CallDecoder(op), None, Columns(())))
 
     def run(self, group: RowGroup, blobs: list[Any], keep: Sequence[int]) -> RowValues:
         """See ``Decoder``: a dict for each row."""
@@ -102,11 +105,11 @@ class FieldsDecoder:
                 parts[-1] = self._apart(blob)
             except ValueError as error:
                 group.fault(row, error)
-        for name, decoder, chain in self._fields:
+        for name, decoder, chain, columns in self._fields:
             rows = [row for row in range(group.size) if not group.failed(row)]
-            part = group.part(rows)
             if not rows:
                 break
+            part = RowGroup(group.work, columns, [group.row(row) for row in rows])
             held = decoder.run(part, [parts[row][name] for row in rows], ())
             if chain is not None and chain.stages:
                 held = chain.run(held, part, None)

@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.core.errors import OptionError
-from headrace.sources.archives import index_files, open as opening
+from headrace.sources.archives import index_files
+from headrace.sources.archives import open as opening
 from headrace.sources.archives.build import build
 from headrace.sources.archives.index import Unreadable, decode
 from headrace.sources.storage import LocalStorage
@@ -128,8 +129,7 @@ def test_damage_is_found(tmp_path: Path, scans: list[str]) -> None:
     index = tmp_path / "x.tar.hridx"
     data = index.read_bytes()
     damaged = [b"", data[:10], data[:-1], data + b"x", bytes(len(data)), b"HRSHARD9" + data[8:]]
-    for at in range(0, len(data), 7):
-        damaged.append(data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :])
+    damaged += [data[:at] + bytes([data[at] ^ 0x10]) + data[at + 1 :] for at in range(0, len(data), 7)]
     for number, content in enumerate(damaged, start=1):
         with pytest.raises(Unreadable):
             decode(content)
@@ -159,7 +159,9 @@ def test_an_index_is_what_was_written(
     for name in found.ARRAYS:
         assert np.array_equal(getattr(found, name), getattr(made, name)), name
     assert found.columns.keys() == made.columns.keys()
-    assert [found.name(at) for at in range(len(found.kinds))] == [made.name(at) for at in range(len(made.kinds))]
+    assert [found.name(at) for at in range(len(found.kinds))] == [
+        made.name(at) for at in range(len(made.kinds))
+    ]
 
 
 # -- many at once ---------------------------------------------------------------------------------------------
@@ -184,7 +186,9 @@ for _ in range(int(sys.argv[2])):
 def _start(root: Path, rounds: int, *more: str) -> subprocess.Popen[bytes]:
     sizes = repr([len(image(at)) for at in range(SIZE)])
     command = [sys.executable, "-c", _OPENS, str(root), str(rounds), sizes, *more]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    )
 
 
 def test_processes_that_make_and_delete_the_same_indexes(tmp_path: Path) -> None:

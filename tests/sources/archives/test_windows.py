@@ -11,7 +11,15 @@ import pytest
 import headrace as hr
 from headrace.core.errors import NotNow
 from headrace.sources.archives import patterns, windows
-from tests.sources.archives.helpers import SIZE, CountingStorage, image, members, write_shards, write_tar, write_zip
+from tests.sources.archives.helpers import (
+    SIZE,
+    CountingStorage,
+    image,
+    members,
+    write_shards,
+    write_tar,
+    write_zip,
+)
 
 
 @pytest.fixture

@@ -142,8 +142,8 @@ class ShardSource:
         if total <= self._max_bytes:
             return None
         large = (
-            f"a sample of {show_size(total)}, and at most {show_size(self._max_bytes)} are read; if it is meant to be "
-            "so large, pass max_bytes= to shards()"
+            f"a sample of {show_size(total)}, and at most {show_size(self._max_bytes)} are read; if it is meant to "
+            "be so large, pass max_bytes= to shards()"
         )
         return OSError(errno.EFBIG, large, public(os.fsdecode(entry.what)))
 

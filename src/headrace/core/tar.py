@@ -82,8 +82,8 @@ def members(read: Read, size: int) -> Iterator[Member]:
             at = padded(start + length)
             if at >= size:
                 raise Damaged(f"byte {size}: it ends where a member should follow")
-        known = common | given
-        if kind == b"S" or any(key.startswith(b"GNU.sparse.") for key in known):
+        known = common | given if common or given else given
+        if kind == b"S" or (known and any(key.startswith(b"GNU.sparse.") for key in known)):
             name = known.get(b"GNU.sparse.name") or known.get(b"path") or _name(header)
             raise Damaged(
                 f"byte {head}: {_shown(name)} is a sparse file, whose bytes do not lie in one piece; pack it without "

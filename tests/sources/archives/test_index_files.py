@@ -123,6 +123,19 @@ def test_an_index_is_small(tmp_path: Path) -> None:
     assert (tmp_path / "x.tar.hridx").stat().st_size / 3000 < 40
 
 
+def test_indexes_are_mapped_and_take_no_descriptors(tmp_path: Path) -> None:
+    for shard in range(20):
+        write_tar(tmp_path / f"{shard:02d}.tar", [(f"{at:050d}.jpg", b"%d" % at) for at in range(400)])
+    hr.shards(tmp_path)
+    before = len(os.listdir("/proc/self/fd"))
+    source = hr.shards(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert Path("/proc/self/maps").read_text().count(f"{tmp_path}/") == 20
+    assert source.read_many([7999]) == [b"399"]
+    del source
+    assert f"{tmp_path}/" not in Path("/proc/self/maps").read_text()
+
+
 def test_damage_is_found(tmp_path: Path, scans: list[str]) -> None:
     path = write_tar(tmp_path / "x.tar", members(range(2)))
     whole = hr.shards(path).read_many(range(2))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,12 +61,29 @@ class Index:
 
     def sample_of(self, member: int) -> int:
         """The sample that a member belongs to."""
-        return int(np.searchsorted(self.firsts, member, side="right")) - 1
+        # (a number of another type would have all of them converted)
+        return int(np.searchsorted(self.firsts, self.firsts.dtype.type(member), side="right")) - 1
 
     def name(self, member: int) -> bytes:
         """A member's name."""
         ext = self.exts[int(self.kinds[member])].encode("utf-8", "surrogateescape")
         return self.key(self.sample_of(member)) + b"." + ext
+
+    def all_keys(self) -> list[bytes]:
+        """The keys of all samples."""
+        keys, ends = self.keys.tobytes(), self.key_ends.tolist()
+        return [keys[start:stop] for start, stop in itertools.pairwise(ends)]
+
+    def names(self, kinds: NDArray[np.bool_]) -> Iterator[tuple[int, bytes]]:
+        """All members of some kinds (a mask), and their names."""
+        exts = [b"." + ext.encode("utf-8", "surrogateescape") for ext in self.exts]
+        chosen = np.flatnonzero(kinds[self.kinds])
+        samples = np.searchsorted(np.asarray(self.firsts, np.int64), chosen, side="right") - 1
+        keys = self.all_keys()
+        for member, sample, kind in zip(
+            chosen.tolist(), samples.tolist(), self.kinds[chosen].tolist(), strict=True
+        ):
+            yield member, keys[sample] + exts[kind]
 
     def members(self, sample: int) -> range:
         """The members of a sample."""

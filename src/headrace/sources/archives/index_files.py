@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import mmap
 import os
 import tempfile
 from collections.abc import Iterator
@@ -17,11 +16,12 @@ from collections.abc import Iterator
 from headrace.core import environment
 from headrace.core.files import PARTIAL
 from headrace.sources.archives.index import Index, Unreadable, decode
+from headrace.sources.mapped import map_file
 from headrace.sources.storage import Entry, is_url
 
 SUFFIX = b".hridx"
-_MAPPED = 1 << 20
-"""Bytes from which on a file is mapped: each mapping takes a descriptor, and there may be thousands of archives."""
+_MAPPED = 1 << 14
+"""Bytes from which on a file is mapped: smaller ones would take more as pages."""
 
 
 def load(entry: Entry) -> Index | None:
@@ -53,11 +53,10 @@ def _places(entry: Entry) -> Iterator[bytes]:
     yield os.fsencode(os.path.join(environment.cache_home(), "headrace", "indexes", name)) + SUFFIX
 
 
-def _content(path: bytes) -> bytes | mmap.mmap:
+def _content(path: bytes) -> bytes | memoryview:
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size < _MAPPED:
-            return file.read()
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        size = os.fstat(file.fileno()).st_size
+        return file.read() if size < _MAPPED else map_file(file.fileno(), size)
 
 
 def _write(path: bytes, data: bytes, archive: bytes) -> None:

@@ -75,8 +75,8 @@ def _samples(opened: Sequence[Opened], options: Options) -> Selection:
     for index in (one.index for one in opened):
         chosen = _chosen(index, options)
         keep = chosen != NONE
-        for sample in np.flatnonzero(keep).tolist() if _needs_names(index, options) else ():
-            keep[sample] = _belongs(index.key(sample), options.inside)
+        if _needs_names(index, options):
+            keep &= np.array([_belongs(key, options.inside) for key in index.all_keys()], np.bool_)
         samples.append(np.flatnonzero(keep))
         members.append(chosen[keep].astype(np.uint32))
     ends = np.cumsum([len(one) for one in members])
@@ -173,8 +173,8 @@ def _folder(opened: Sequence[Opened], options: Options) -> Selection:
         images = [
             f".{ext}".lower().encode("utf-8", "surrogateescape").endswith(endings) for ext in index.exts
         ]
-        for member in np.flatnonzero(np.array(images, np.bool_)[index.kinds]).tolist():
-            name = _below(index.name(member), options.inside)
+        for member, whole in index.names(np.array(images, np.bool_)):
+            name = _below(whole, options.inside)
             if name is not None and not name.startswith(b".") and b"/." not in name:
                 folder, _, last = name.rpartition(b"/")
                 found.append((folder, last, number, member))

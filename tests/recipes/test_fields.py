@@ -105,6 +105,16 @@ def test_fields_that_are_missing_or_broken_are_bad_samples() -> None:
     assert "JSONDecodeError" in work.faults[0].reason
 
 
+def test_what_fails_beside_what_is_cached_is_named_right() -> None:
+    recipe = Recipe(
+        MemorySource([BLOBS[0], BLOBS[1], blob(jpg=b"?"), BLOBS[3]]), hr.fields(jpg=hr.image.decode())
+    )
+    _, work = samples(Recipe(SOURCE, recipe.decode), caches=True, keep=True)
+    found, later = samples(recipe, caches=True, cached={0: work.kept[0], 1: work.kept[1]})
+    assert list(later.faults) == [2] and found[2] is None
+    assert [one["jpg"].shape for one in found if one] == [(3, 20, 30), (3, 21, 30), (3, 23, 30)]
+
+
 def test_fingerprints_follow_the_steps() -> None:
     def key(*given: Any, **named: Any) -> str:
         return Recipe(SOURCE, hr.fields(*given, **named)).share_key(Form.DECODED)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace import sources
+from headrace.core import tar
 from headrace.core.errors import OptionError
 from headrace.sources import identities
 from headrace.sources.archives.build import split
@@ -202,6 +203,7 @@ def tree(root: Path) -> Path:
             "cat/x/2.png",
             "cat/1.jpg",
             "cat/x-y/0.jpg",
+            "cat-big/0.jpg",
             "owl/.hidden.jpg",
             "owl/z.v2.jpg",
         ]
@@ -406,6 +408,48 @@ def test_fields_are_one_piece_of_the_archive(tmp_path: Path) -> None:
         assert inner["jpg"] == image(at) and b'"id": %d,' % at in inner["json"]
     assert source.identity(0) != hr.shards(path).identity(0)
     assert source.fingerprint() != hr.shards(path).fingerprint()
+
+
+def taken_apart(data: bytes) -> dict[str, bytes]:
+    found = tar.members(lambda start, length: data[start : start + length], len(data))
+    return {one.name.decode(): data[one.start : one.start + one.length] for one in found}
+
+
+def test_fields_that_lie_apart_are_put_together(tmp_path: Path) -> None:
+    items = [
+        *[("a.jpg", b"1" * 700), ("a.cls", b"0"), ("a.json", b"{}")],  # a little in between
+        *[("b.jpg", b"2"), ("b.mp4", bytes(100_000)), ("b.json", b"[]")],  # much
+        *[("c.jpg", b"3"), ("d.jpg", b"4"), ("c.json", b"null"), ("d.json", b"true")],  # another sample
+    ]
+    path = write_tar(tmp_path / "x.tar", items)
+    source = hr.shards(path, fields=["jpg", "json"], target=None)
+    a, b, c, d = source.read_many(range(4))
+    assert taken_apart(a) == {"a.jpg": b"1" * 700, "a.cls": b"0", "a.json": b"{}"}
+    assert taken_apart(b) == {"b.jpg": b"2", "b.json": b"[]"} and len(b) < 5000
+    assert taken_apart(c) == {"c.jpg": b"3", "c.json": b"null"}
+    assert taken_apart(d) == {"d.jpg": b"4", "d.json": b"true"}
+    assert [one is not None for one in source.locate(range(4))] == [True, False, False, False]
+    assert len({source.identity(at) for at in range(4)}) == 4
+    copy = pickle.loads(pickle.dumps(source))
+    assert copy.read_many(range(4)) == [a, b, c, d]
+
+
+def test_fields_that_are_links_or_packed_have_headers_made_for_them(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "x.tar", "w") as archive:
+        member = tarfile.TarInfo("a.jpg")
+        member.size = 3
+        archive.addfile(member, io.BytesIO(b"one"))
+        link = tarfile.TarInfo("a.seg.png")
+        link.type, link.linkname = tarfile.SYMTYPE, "a.jpg"
+        archive.addfile(link)
+    (found,) = hr.shards(tmp_path / "x.tar", fields=["jpg", "seg.png"]).read_many([0])
+    assert taken_apart(found) == {"a.jpg": b"one", "a.seg.png": b"one"}
+    for method in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        path = write_zip(tmp_path / "x.zip", [("ä/b.jpg", b"x" * 900), ("ä/b.txt", b"t")], method)
+        os.utime(path, ns=(method, method))
+        framed, plain = hr.shards(path, fields=["jpg"]), hr.shards(path)
+        assert taken_apart(framed.read_many([0])[0]) == {"ä/b.jpg": b"x" * 900}
+        assert framed.identity(0) != plain.identity(0), "the same bytes, but not as a sample"
 
 
 # -- properties -----------------------------------------------------------------------------------------------

@@ -148,6 +148,15 @@ def test_what_cannot_be_meant(make: Any, message: str) -> None:
         make()
 
 
+def test_who_collates() -> None:
+    texts = MemorySource([jpeg(picture(20, 20))], ["a.png"])
+    assert Recipe(texts, hr.image.decode()).collate is collated
+    assert Recipe(SOURCE, STEP).collate is collated
+    assert Recipe(SOURCE, STEP, collate=list).collate is list
+    assert Recipe(texts, hr.image.decode(), target_transform=len).collate is None
+    assert Recipe(texts, hr.image.decode(), follow=hr.image.mask()).collate is None, "they are names of files"
+
+
 def test_batches_are_those_of_torch() -> None:
     listed = [
         {"x": np.arange(3) + at, "t": f"{at}", "n": at, "f": 0.5, "deep": ({"b": True}, np.float32(at))}

@@ -16,7 +16,7 @@ from headrace.core.errors import OptionError
 from headrace.core.forms import Form
 from headrace.core.layout import BFLOAT16, RowLayout
 from headrace.recipes.calls import Call, as_op
-from headrace.recipes.checks import check_batch, check_followers
+from headrace.recipes.checks import check_batch, check_followers, gives_texts
 from headrace.recipes.collating import collated
 from headrace.recipes.fields import Fields
 from headrace.recipes.fingerprint import digest
@@ -101,7 +101,7 @@ class Recipe:
             check_followers(self)
         if self.ragged and self.collate is None:
             object.__setattr__(self, "collate", stacked_images if self.size.fixed else listed_images)
-        elif self.collate is None and (isinstance(decoder, Fields) or _are_texts(self.source.targets)):
+        elif self.collate is None and (isinstance(decoder, Fields) or gives_texts(self)):
             object.__setattr__(self, "collate", collated)
         brief = [s for s in every_step(steps) if isinstance(s, Normalise) and s.dtype == BFLOAT16]
         if self.collate is not None and brief:
@@ -341,11 +341,6 @@ class Recipe:
     def _augmented_key(self) -> str:
         rest = [step.plain() for step in self.steps[self.lead :]]
         return digest("shared augmented", self._decoded_key, rest)
-
-
-def _are_texts(targets: Any) -> bool:
-    """Whether targets are no numbers, but what torch makes a list of in a batch."""
-    return isinstance(targets, list) and bool(targets) and isinstance(targets[0], str)
 
 
 def _count(part: float, size: int) -> int:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ import headrace as hr
 from headrace.core.errors import OptionError
 from headrace.sources.archives import index_files
 from headrace.sources.archives import open as opening
+from headrace.sources.archives.alone import alone
 from headrace.sources.archives.build import build
 from headrace.sources.archives.index import Unreadable, decode
+from headrace.sources.archives.windows import Stopped
 from headrace.sources.storage import LocalStorage
 from tests.sources.archives.helpers import SIZE, image, members, write_shards, write_tar
 
@@ -210,6 +213,27 @@ def test_processes_that_make_and_delete_the_same_indexes(tmp_path: Path) -> None
     assert [one.communicate()[0].count(b"read") for one in running] == [25] * 3
     assert [one.returncode for one in running] == [0] * 3
     assert not [one for one in tmp_path.iterdir() if one.name.endswith(".partial")]
+
+
+def test_of_several_at_once_one_reads_an_archive(tmp_path: Path, scans: list[str]) -> None:
+    """As the ranks of a job do. (Threads of one process are held off from each other, too.)"""
+    write_shards(tmp_path)
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda _: hr.shards(tmp_path), range(4)))
+    assert sorted(scans) == [f"train-{at:04d}.tar" for at in range(3)]
+    assert all(one.read_many(range(SIZE)) == found[0].read_many(range(SIZE)) for one in found)
+    assert not list(Path(os.environ["XDG_CACHE_HOME"], "headrace").rglob("*.lock"))
+
+
+def test_who_waits_for_another_can_be_stopped(tmp_path: Path) -> None:
+    path = os.fsencode(tmp_path / "x.lock")
+    with alone(path), pytest.raises(Stopped), alone(path, lambda: True):
+        pytest.fail("the other has it")
+    with alone(path, lambda: True):
+        pass
+    (tmp_path / "file").write_bytes(b"")
+    with alone(os.fsencode(tmp_path / "file" / "x.lock")):
+        pass  # where there can be no lock, nobody is held off
 
 
 @pytest.mark.faults

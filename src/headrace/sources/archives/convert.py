@@ -22,6 +22,7 @@ from headrace.core.bar import Bar
 from headrace.core.errors import OptionError
 from headrace.core.files import PARTIAL
 from headrace.core.sizes import show_size
+from headrace.sources.archives.alone import alone
 from headrace.sources.archives.patterns import public
 from headrace.sources.archives.windows import Windows
 from headrace.sources.mapped import Maps
@@ -54,7 +55,9 @@ def _local(storage: Storage, entry: Entry, columns: list[str], told: Any) -> Any
             return _chosen(found, columns, entry)
     copy = _place(entry, columns)
     if not os.path.exists(copy):
-        _convert(storage, entry, columns, copy, told)
+        with alone(copy + b".lock"):
+            if not os.path.exists(copy):
+                _convert(storage, entry, columns, copy, told)
     found = _mapped(copy, entry)
     assert found is not None
     return found
@@ -145,7 +148,7 @@ def _forget_others(copy: bytes) -> None:
     folder, name = os.path.split(copy)
     same = name.partition(b"-")[0] + b"-"
     for other in os.listdir(folder):
-        if other.startswith(same) and other != name:
+        if other.startswith(same) and other.endswith(b".arrow") and other != name:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(folder, other))
 

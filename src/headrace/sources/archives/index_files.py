@@ -49,8 +49,17 @@ def store(entry: Entry, index: Index) -> bool:
 def _places(entry: Entry) -> Iterator[bytes]:
     if not is_url(entry.what):
         yield entry.what + SUFFIX
+    yield _cached(entry) + SUFFIX
+
+
+def _cached(entry: Entry) -> bytes:
     name = hashlib.blake2b(entry.what, digest_size=16).hexdigest()
-    yield os.fsencode(os.path.join(environment.cache_home(), "headrace", "indexes", name)) + SUFFIX
+    return os.fsencode(os.path.join(environment.cache_home(), "headrace", "indexes", name))
+
+
+def lock(entry: Entry) -> bytes:
+    """The file that whoever makes an index has locked. It lies here, as not every file system has locks."""
+    return _cached(entry) + b".lock"
 
 
 def _content(path: bytes) -> bytes | memoryview:

@@ -13,6 +13,7 @@ from headrace.core.bar import Bar
 from headrace.core.errors import OptionError
 from headrace.core.interrupts import held
 from headrace.sources.archives import index_files
+from headrace.sources.archives.alone import alone
 from headrace.sources.archives.build import add_columns, build
 from headrace.sources.archives.columns import Wanted
 from headrace.sources.archives.index import Index
@@ -77,13 +78,20 @@ class _Work:
     def open(self, entry: Entry) -> Opened:
         """The index that is kept, with what it lacks, or a new one."""
         index = index_files.load(entry)
+        if index is None or self._lacking(index):
+            with alone(index_files.lock(entry), self.stop.is_set):
+                index = index_files.load(entry)
+                if index is None or self._lacking(index):
+                    return self._make(entry, index)
+        self._note(entry, entry.size)
+        return Opened(entry, index, True)
+
+    def _lacking(self, index: Index) -> list[Wanted]:
+        return [one for one in self._targets if one.text not in index.columns and _has(index, one.field)]
+
+    def _make(self, entry: Entry, index: Index | None) -> Opened:
         if index is not None:
-            lacking = [
-                one for one in self._targets if one.text not in index.columns and _has(index, one.field)
-            ]
-            if not lacking:
-                self._note(entry, entry.size)
-                return Opened(entry, index, True)
+            lacking = self._lacking(index)
             index = add_columns(
                 self._storage, entry, index, lacking, shown=_shown(entry), stopped=self.stop.is_set
             )

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     )
     from headrace.core.forms import Form
     from headrace.loader import DataLoader, Disk, Stats
-    from headrace.recipes import Recipe, deterministic, views
-    from headrace.sources import files, folder, hf
+    from headrace.recipes import Recipe, deterministic, fields, views
+    from headrace.sources import files, folder, hf, shards, table
 
 
 __all__ = [
@@ -61,11 +61,14 @@ __all__ = [
     "TooManyBadSamples",
     "WorkerDied",
     "deterministic",
+    "fields",
     "files",
     "folder",
     "hf",
     "image",
+    "shards",
     "synthetic",
+    "table",
     "views",
 ]
 
@@ -79,9 +82,12 @@ _HOMES = {
     "Recipe": "recipes",
     "Stats": "loader",
     "deterministic": "recipes",
+    "fields": "recipes",
     "files": "sources",
     "folder": "sources",
     "hf": "sources",
+    "shards": "sources",
+    "table": "sources",
     "views": "recipes",
 }
 _MODULES = ("core", "image", "recipes", "sources", "synthetic")

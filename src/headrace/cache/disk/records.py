@@ -50,7 +50,7 @@ def append(fd: int, offset: int, key: bytes, pieces: Sequence[Piece]) -> int:
 def read(fd: int, offset: int, key: bytes, length: int) -> memoryview | None:
     """The content of the record at ``offset``; None unless it is that of the key, whole and unchanged."""
     wanted = HEADER + length
-    view = memoryview(np.empty(wanted, np.uint8)).cast("B")  # (a bytearray would be written twice)
+    view = memoryview(np.empty(wanted, np.uint8).data).cast("B")  # (a bytearray would be written twice)
     have = 0
     try:
         while have < wanted:

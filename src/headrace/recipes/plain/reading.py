@@ -62,6 +62,22 @@ SOURCES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
         _files,
         {"root": str, "paths": list[str], "targets": Any, "encoded": bool, "max_bytes": int},
     ),
+    "shards": (
+        lambda **options: _public("shards")(**options),
+        {
+            "urls": list[str],
+            "image": str,
+            "fields": tuple[str, ...] | None,
+            "target": str | None,
+            "layout": str,
+            "inside": str,
+            "max_bytes": int,
+        },
+    ),
+    "table": (
+        lambda **options: _public("table")(**options),
+        {"paths": list[str], "image": str, "target": str | None},
+    ),
     "synthetic.source": (
         lambda **options: _public("synthetic.source")(**options),
         {

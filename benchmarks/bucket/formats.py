@@ -24,21 +24,23 @@ SEED = 1
 Photos = list[Path]
 
 
+def divide(sizes: list[int], shard_bytes: int) -> list[slice]:
+    """Consecutive samples for each shard: one is full when it has ``shard_bytes`` or more."""
+    found, begin, held = [], 0, 0
+    for index, size in enumerate(sizes):
+        held += size
+        if held >= shard_bytes:
+            found.append(slice(begin, index + 1))
+            begin, held = index + 1, 0
+    return [*found, slice(begin, len(sizes))] if begin < len(sizes) else found
+
+
 def write_tar(photos: Photos, into: Path, shard_bytes: int) -> None:
     """WebDataset's layout: the name of a member before its first dot is the sample, the rest is the field."""
-    shard, written = None, shard_bytes
-    number = 0
-    for photo in photos:
-        if written >= shard_bytes:
-            if shard is not None:
-                shard.close()
-            shard = tarfile.open(into / f"{number:05d}.tar", "w")
-            number, written = number + 1, 0
-        assert shard is not None
-        shard.add(photo, f"{number_of(photo.name):06d}.jpg", filter=_anonymous)
-        written += photo.stat().st_size
-    if shard is not None:
-        shard.close()
+    for number, part in enumerate(divide([photo.stat().st_size for photo in photos], shard_bytes)):
+        with tarfile.open(into / f"{number:05d}.tar", "w") as shard:
+            for photo in photos[part]:
+                shard.add(photo, f"{number_of(photo.name):06d}.jpg", filter=_anonymous)
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:

@@ -35,7 +35,7 @@ MEMORY = "1GiB"
 VOLUME_MB, VOLUMES = 1024, 16
 START_S = 60.0
 _PR_SET_PDEATHSIG = 1
-_REQUESTS = re.compile(r'^SeaweedFS_s3_request_total\{([^}]*)\} (\S+)$', re.MULTILINE)
+_REQUESTS = re.compile(r"^SeaweedFS_s3_request_total\{([^}]*)\} (\S+)$", re.MULTILINE)
 _KIND = re.compile(r'type="([^"]*)"')
 
 
@@ -60,7 +60,7 @@ def counters_at(owner: int) -> Path:
 
 
 def ports(owner: int) -> dict[str, int]:
-    """Ports of the server's inner parts. Sockets in /tmp are named after them, which all servers of a machine share."""
+    """Ports of the server's parts. Sockets in /tmp are named after them, and all servers of a machine share that."""
     first = 11000 + 8 * (owner % 1000)
     return {part: first + number for number, part in enumerate(("master.port", "volume.port", "filer.port"))}
 
@@ -181,12 +181,8 @@ class Keeper:
 
     def close(self) -> None:
         """End the server; take away its data and both namespaces."""
-        self.server.terminate()
-        try:
-            self.server.wait(5)
-        except subprocess.TimeoutExpired:
-            self.server.kill()
-            self.server.wait()
+        self.server.kill()  # (it would take its time to save what is thrown away)
+        self.server.wait()
         self.listener.close()
         clear(self.owner, self.folder)
 

@@ -1,4 +1,4 @@
-"""Two machines and a cable between them: network namespaces, a pair of interfaces, and a limit on what the server sends.
+"""Two machines and a cable between them: network namespaces, a pair of interfaces, a limit on what the server sends.
 
 The loaders' namespace leads nowhere else, so that nothing they try can leave the machine.
 """

@@ -72,6 +72,8 @@ class Server:
     cable: network.Cable
     counters_at: Path
     """Where one asks what it did."""
+    folder: Path
+    """Where its files are; what else lies there goes with it, too."""
     endpoint: str = f"http://{network.SERVER}:{keeper.S3_PORT}"
 
     def counters(self) -> Counters:
@@ -118,7 +120,7 @@ def serve(data: Path, weed: Path) -> Iterator[Server]:
         told = process.stdout.readline().strip()
         if told != "ready":
             raise NoServer(told or "the server's keeper ended without a word")
-        yield Server(cable, keeper.counters_at(owner))
+        yield Server(cable, keeper.counters_at(owner), folder)
     finally:
         if process is not None and process.stdin is not None and process.stdout is not None:
             process.stdin.close()

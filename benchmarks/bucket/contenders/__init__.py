@@ -27,10 +27,16 @@ class Setup:
     """An empty folder on the local disk."""
     cache_bytes: int
     """What may lie in it; 0 for no cache."""
+    photo_bytes: int
     batch: int = 128
     size: int = 224
     workers: int = 2
     seed: int = 1
+
+    @property
+    def fits(self) -> bool:
+        """Whether all photos fit into the cache."""
+        return self.cache_bytes >= self.photo_bytes
 
 
 def number_of(name: str) -> int:
@@ -57,8 +63,7 @@ class Iterated:
 
     def epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
         """One epoch."""
-        for images, numbers in self.loader:
-            yield images, numbers
+        yield from self.loader
 
     def close(self) -> None:
         """End workers and threads."""

@@ -13,7 +13,9 @@ import headrace as hr
 
 def source(setup: Setup) -> Any:
     """The bucket as headrace's source. Where it is spelled otherwise, this is the one place to change."""
-    return hr.folder(f"{setup.bucket}/train", storage_options={"endpoint": setup.endpoint, "allow_http": True})
+    return hr.folder(
+        f"{setup.bucket}/train", storage_options={"endpoint": setup.endpoint, "allow_http": True}
+    )
 
 
 def disk_options(setup: Setup) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""MosaicML Streaming: StreamingDataset over MDS shards, with its local folder as cache, through torch's DataLoader."""
+"""MosaicML Streaming: StreamingDataset over MDS shards, its local folder as cache, through torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -24,6 +24,10 @@ class MosaicLoader(Iterated):
     """The loader."""
 
     def __init__(self, setup: Setup) -> None:
+        # Its usual shuffle takes samples from all shards at once. With room for half of those, nearly every sample
+        # has one downloaded again: an epoch takes minutes then, and moves gigabytes.
+        block = max(setup.batch, setup.count // 8)
+        small = {"shuffle_algo": "py1br", "shuffle_block_size": block, "predownload": block}
         dataset = Shards(
             remote=f"{setup.bucket}/mds",
             local=str(setup.cache / "mds"),
@@ -32,6 +36,7 @@ class MosaicLoader(Iterated):
             batch_size=setup.batch,
             num_canonical_nodes=1,
             cache_limit=setup.cache_bytes,
+            **({} if setup.fits else small),
         )
         dataset.size = setup.size
         self.loader = DataLoader(

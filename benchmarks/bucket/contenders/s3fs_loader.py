@@ -1,6 +1,7 @@
 """torch's DataLoader over a dataset that reads objects with s3fs, a whole batch at once.
 
-With a cache it is fsspec's ``simplecache``: whole objects as local files, without a limit on their bytes.
+With a cache the dataset keeps what it has read as local files, without a limit on their bytes. (fsspec's own caches
+do the same with two requests for each object.)
 """
 
 from __future__ import annotations
@@ -32,18 +33,21 @@ class Objects(Dataset[tuple[torch.Tensor, int]]):
         options = {"endpoint_url": self.setup.endpoint, "max_concurrency": 1, "use_listings_cache": False}
         return fsspec.filesystem("s3", skip_instance_cache=True, **options)
 
-    def read(self, keys: list[str]) -> dict[str, bytes]:
+    def read(self, keys: list[str]) -> list[bytes]:
         """Many objects; the file system belongs to the process that opened it."""
         if self.owner != os.getpid():
             self.files, self.owner = self.open_files(), os.getpid()
-            if self.setup.cache_bytes:
-                self.files = fsspec.filesystem(
-                    "simplecache", fs=self.files, cache_storage=str(self.setup.cache)
-                )
-        if self.setup.cache_bytes:
-            found: dict[str, bytes] = self.files.cat(keys)
-            return found
-        return dict(self.files.cat(keys, batch_size=AT_ONCE))
+        if not self.setup.cache_bytes:
+            found = self.files.cat(keys, batch_size=AT_ONCE)
+            return [found[key] for key in keys]
+        places = {key: self.setup.cache / key.replace("/", "+") for key in keys}
+        todo = [key for key, place in places.items() if not place.exists()]
+        found = self.files.cat(todo, batch_size=AT_ONCE) if todo else {}
+        for key, content in found.items():
+            partial = places[key].with_suffix(f".{self.owner}")
+            partial.write_bytes(content)
+            partial.rename(places[key])
+        return [found[key] if key in found else places[key].read_bytes() for key in keys]
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -53,8 +57,8 @@ class Objects(Dataset[tuple[torch.Tensor, int]]):
 
     def __getitems__(self, indices: list[int]) -> list[tuple[torch.Tensor, int]]:
         keys = [self.keys[index] for index in indices]
-        found = self.read(keys)
-        return [(prepare(found[key], self.setup.size), number_of(key)) for key in keys]
+        pairs = zip(keys, self.read(keys), strict=True)
+        return [(prepare(content, self.setup.size), number_of(key)) for key, content in pairs]
 
 
 class S3FSLoader(Iterated):
@@ -68,8 +72,6 @@ class S3FSLoader(Iterated):
             num_workers=setup.workers,
             persistent_workers=True,
             worker_init_fn=start_worker,
-            # The event loop's thread of the parent, which listed, does not survive a fork.
-            multiprocessing_context="forkserver",
         )
 
 

@@ -1,7 +1,8 @@
-"""WebDataset over tar shards: one streamed GET per shard, through boto3; shards and a buffer of samples are shuffled."""
+"""WebDataset over tar shards: one streamed GET per shard, through boto3; shuffled are shards, and samples in a buffer."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 from typing import Any
@@ -11,10 +12,10 @@ import webdataset as wds
 from benchmarks.bucket.contenders import Iterated, Setup, number_of
 from benchmarks.bucket.contenders.work import collate, prepare, start_worker
 from webdataset import cache as wds_cache
-from webdataset import gopen, tariterators
+from webdataset import tariterators
 
 BUFFER, FIRST = 1000, 128
-"""Samples that each worker shuffles among each other, and how many of them have to be there before the first leaves."""
+"""Samples that each worker shuffles among each other, and those that are there before the first one leaves."""
 _clients: dict[int, Any] = {}
 
 
@@ -41,7 +42,8 @@ class WebDatasetLoader(Iterated):
     """The loader."""
 
     def __init__(self, setup: Setup) -> None:
-        gopen.gopen_schemes["s3"] = open_s3
+        # (the package has a function of the name of this module)
+        importlib.import_module("webdataset.gopen").gopen_schemes["s3"] = open_s3
         urls = [f"{setup.bucket}/{key}" for key in setup.shards]
         if setup.cache_bytes:
             # It looks every half minute whether there is too much; by then these epochs would be over.

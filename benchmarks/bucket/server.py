@@ -56,9 +56,12 @@ class Counters:
 
 def ask(path: Path) -> Counters:
     """What the keeper behind a socket says. Costs the cable nothing."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(str(path))
-        text = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    try:
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(str(path))
+            text = b"".join(iter(lambda: connection.recv(1 << 16), b""))
+    except OSError as error:
+        raise NoServer(f"The server's keeper does not answer: {error}") from error
     told: dict[str, Any] = json.loads(text)
     if "failed" in told:
         raise NoServer(told["failed"])

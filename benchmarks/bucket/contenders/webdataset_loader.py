@@ -1,4 +1,4 @@
-"""WebDataset over tar shards: one streamed GET per shard, through boto3; shuffled are shards, and samples in a buffer."""
+"""WebDataset over tar shards: a streamed GET for each, through boto3; shards and a buffer of samples are shuffled."""
 
 from __future__ import annotations
 

@@ -223,7 +223,7 @@ class BucketBench(Bench[Entry]):
         for reason, names in group_reasons(result).items():
             print(f"not measured: {', '.join(names)}: {reason}")
         rounds = targets.Rounds(runs, self.repeats, self.missing)
-        found = targets.compute(rounds, self.limits, self.photo_bytes)
+        found = targets.compute(rounds, self.limits)
         found += more.run(self.server, PLACE, self.quick)
         loads = [run["others_cpu"] for mine in runs.values() for run in mine if run]
         if loads and max(loads) > DISTURBED:

@@ -12,7 +12,7 @@ Runs = Mapping[str, Sequence[Run | None]]
 EPOCHS = {"first": "first_images_s", "later": "later_images_s"}
 ROOM = {"none": "no cache", "whole": "cache for all", "half": "cache for half"}
 MOVED = 0.52
-"""The part of the dataset that a later epoch may move with a disk tier for half of it."""
+"""The part of the bytes that a later epoch may move with a disk tier for half of it."""
 
 
 def name_of(limit: str, entry: str) -> str:
@@ -59,7 +59,7 @@ class Rounds:
         return missing(name, f"{sign} {limit:g}", reason) if reason else target(name, values, sign, limit)
 
 
-def compute(rounds: Rounds, limits: Sequence[str], photo_bytes: int) -> list[Target]:
+def compute(rounds: Rounds, limits: Sequence[str]) -> list[Target]:
     """All targets. Ratios are of runs of the same round; times count only from undisturbed runs.
 
     Behind the first of ``limits`` everybody is compared on his own, behind the others the best of those with as much
@@ -76,7 +76,7 @@ def compute(rounds: Rounds, limits: Sequence[str], photo_bytes: int) -> list[Tar
                 found.append(
                     rounds.target(name, values, ">=", 1.0, ours, *(theirs if len(theirs) == 1 else []))
                 )
-    return [*found, *_tier(rounds, limits[0], photo_bytes), _exact(rounds)]
+    return [*found, *_tier(rounds, limits[0]), _exact(rounds)]
 
 
 def _rivals(each: bool) -> list[tuple[str, list[Entry]]]:
@@ -88,15 +88,20 @@ def _rivals(each: bool) -> list[tuple[str, list[Entry]]]:
     return [(f"the best, {ROOM[room]}", [peer for peer in peers if peer.cache == room]) for room in rooms]
 
 
-def _tier(rounds: Rounds, limit: str, photo_bytes: int) -> list[Target]:
-    """What the disk tier saves."""
-    whole, half = (name_of(limit, f"headrace-{cache}") for cache in ("whole", "half"))
+def _tier(rounds: Rounds, limit: str) -> list[Target]:
+    """What the disk tier saves. What the network adds to the photos' bytes is in both sides of the ratio."""
+    whole, half, none = (name_of(limit, f"headrace-{cache}") for cache in ("whole", "half", "none"))
     requests = [run["later_requests"] for run in rounds.of(whole, quiet=False) if run is not None]
-    moved = [run["later_bytes"] / photo_bytes for run in rounds.of(half, quiet=False) if run is not None]
+    moved = ratio(rounds.of(half, quiet=False), rounds.of(none, quiet=False), "later_bytes")
     return [
         rounds.target("disk tier for all: requests of a later epoch", requests, "<=", 0, whole),
         rounds.target(
-            "disk tier for half: bytes of a later epoch over the photos' bytes", moved, "<=", MOVED, half
+            "disk tier for half: bytes of a later epoch over those without a tier",
+            moved,
+            "<=",
+            MOVED,
+            half,
+            none,
         ),
     ]
 

@@ -211,13 +211,17 @@ def find(found: list[Any], text: str) -> Any:
 
 def test_ratios_are_of_the_same_round_and_of_quiet_runs() -> None:
     runs = {
-        f"{LIMIT} headrace-none": [run(200, 300), run(400, 400), run(1, 1)],
+        f"{LIMIT} headrace-none": [
+            run(200, 300, later_bytes=1000.0),
+            run(400, 400, later_bytes=1000.0),
+            run(1, 1),
+        ],
         f"{LIMIT} webdataset-none": [run(100, 100), run(100, 200), run(1, 1, others_cpu=1.0)],
         f"{LIMIT} headrace-half": [run(1, 1, later_bytes=510.0)] * 3,
         f"{LIMIT} headrace-whole": [run(1, 1, later_requests=2.0)] * 3,
     }
     rounds = targets.Rounds(runs, 3, {f"{LIMIT} litdata-half": "ValueError: why"})
-    found = targets.compute(rounds, [LIMIT], photo_bytes=1000)
+    found = targets.compute(rounds, [LIMIT])
     one = find(found, "first epoch, images/s over WebDataset, no cache")
     assert (one.value, one.spread, one.met) == (3.0, (2.0, 4.0), True)
     assert find(found, "later epoch, images/s over WebDataset, no cache").value == 2.5
@@ -238,13 +242,13 @@ def test_behind_other_limits_the_best_of_each_round_counts() -> None:
         "1gbit litdata-whole": [run(50, 200), run(10, 10)],
         "1gbit mosaic-whole": [run(20, 20), run(200, 50)],
     }
-    found = targets.compute(targets.Rounds(runs, 2, {}), [LIMIT, "1gbit"], photo_bytes=1)
+    found = targets.compute(targets.Rounds(runs, 2, {}), [LIMIT, "1gbit"])
     assert find(found, "1gbit: first epoch, images/s over the best, cache for all").spread == (0.5, 2.0)
     assert not find(found, "1gbit: later epoch, images/s over the best, cache for half").met
 
 
 def test_nothing_measured_is_told_as_that() -> None:
-    found = targets.compute(targets.Rounds({}, 1, {}), [LIMIT], photo_bytes=1)
+    found = targets.compute(targets.Rounds({}, 1, {}), [LIMIT])
     assert all(item.value is None and not item.met and item.note.startswith("not measured") for item in found)
 
 

@@ -19,8 +19,10 @@ def source(setup: Setup) -> Any:
 
 
 def disk_options(setup: Setup) -> dict[str, Any]:
-    """What gives the loader a disk tier. Where it is spelled otherwise, this is the one place to change."""
-    return {"disk": str(setup.cache), "disk_bytes": setup.cache_bytes} if setup.cache_bytes else {}
+    """What gives the loader a disk tier. It keeps the photos' own bytes, as everybody's cache does."""
+    if not setup.cache_bytes:
+        return {}
+    return {"disk": hr.Disk(setup.cache_bytes, setup.cache, form="encoded")}
 
 
 class HeadraceLoader:

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         WorkerDied,
     )
     from headrace.core.forms import Form
+    from headrace.datastore import stored
     from headrace.loader import DataLoader, Stats
     from headrace.recipes import Recipe, deterministic, views
     from headrace.sources import files, folder, hf
@@ -64,6 +65,7 @@ __all__ = [
     "folder",
     "hf",
     "image",
+    "stored",
     "synthetic",
     "views",
 ]
@@ -80,6 +82,7 @@ _HOMES = {
     "files": "sources",
     "folder": "sources",
     "hf": "sources",
+    "stored": "datastore",
     "views": "recipes",
 }
 _MODULES = ("core", "image", "recipes", "sources", "synthetic")

@@ -118,6 +118,16 @@ def host_events() -> str:
     return os.environ.get("HEADRACE_HOST_EVENTS", "")
 
 
+def data_dir() -> str:
+    """``HEADRACE_DATA``: the folder of the dataset store; empty: the usual one."""
+    return os.environ.get("HEADRACE_DATA", "")
+
+
+def data_quota() -> str:
+    """``HEADRACE_DATA_QUOTA``: what the dataset store may take, as ``"500GiB"``; empty: as it was set."""
+    return os.environ.get("HEADRACE_DATA_QUOTA", "")
+
+
 # -- those of the user's session -----------------------------------------------------------------------------
 
 
@@ -129,6 +139,11 @@ def session_dir() -> str:
 def cache_home() -> str:
     """``XDG_CACHE_HOME``: where files lie that can be made again; by default ``~/.cache``."""
     return _at_home("XDG_CACHE_HOME", ".cache")
+
+
+def data_home() -> str:
+    """``XDG_DATA_HOME``: where files lie that a user wants to have; by default ``~/.local/share``."""
+    return _at_home("XDG_DATA_HOME", os.path.join(".local", "share"))
 
 
 def state_home() -> str:

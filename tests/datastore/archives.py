@@ -58,7 +58,7 @@ def zipped(files: Files, method: int = zipfile.ZIP_DEFLATED) -> bytes:
 def zst(data: bytes) -> bytes:
     import zstandard
 
-    return zstandard.ZstdCompressor().compress(data)
+    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
 
 
 KINDS: dict[str, Callable[[Files], bytes]] = {

@@ -111,7 +111,7 @@ class _Fetching:
 
     def __init__(self, name: str) -> None:
         self._name, self._bar, self._begun = name, Bar("data", every=_EVERY), 0.0
-        self._said = ""
+        self._said = False
 
     def __enter__(self) -> _Fetching:
         return self
@@ -129,9 +129,10 @@ class _Fetching:
         rate = now.done / max(1e-3, time.monotonic() - self._begun)
         size = f"{show_size(now.done)} of {show_size(now.total)}" if now.total else show_size(now.done)
         self._bar(f"{size}, {show_size(rate)}/s, {safe(now.doing)}", now.done / max(1, now.total))
-        if not sys.stderr.isatty() and now.doing and not self._said:
-            self._said = now.doing
-            print(f"{self._name}: {now.doing}, {show_size(now.total)} to fetch", file=sys.stderr, flush=True)
+        if not sys.stderr.isatty() and not self._said:
+            self._said = True
+            what = f"{show_size(now.total)} to fetch" if now.total else now.doing or "fetching it"
+            print(f"{self._name}: {what}", file=sys.stderr, flush=True)
 
 
 def _add(store: Store, options: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ from headrace.datastore.layout import on_disk
 from headrace.datastore.remote import PART, Remote, describe, failed, read_part, storage_for
 from headrace.datastore.tree import Meter
 from headrace.datastore.urls import public_url
-from headrace.datastore.web import WebStorage
+from headrace.datastore.web import Stop, WebStorage
 from headrace.sources.location import Location
 
 DATA, PARTS = "data.part", "parts.log"
@@ -43,12 +43,12 @@ class Download:
 
     def __init__(
         self, remote: Remote, folder: Path, pool: ThreadPoolExecutor, meter: Meter, progress: Progress,
-        stop: threading.Event, part: int = PART,
+        stop: Stop, part: int = PART,
     ) -> None:  # fmt: skip
         """``pool`` reads parts; ``meter`` is asked where the size was not known before."""
         self._remote, self._folder, self._pool = remote, folder, pool
         self._meter, self._progress, self._stop, self._part = meter, progress, stop, part
-        self._storage = storage_for(remote.url)
+        self._storage = storage_for(remote.url, stop)
         self._what = os.fsencode(remote.url)
         self._lock = threading.Lock()
         self.fetched = 0

@@ -23,6 +23,7 @@ from headrace.datastore.room import DAY
 from headrace.datastore.tree import delete
 from headrace.datastore.unpack import OBJECT, unpack
 from headrace.datastore.urls import public_url
+from headrace.datastore.web import Stop
 from headrace.eviction.lrfu import History
 
 OBJECTS, READS = 4, 16
@@ -65,7 +66,7 @@ Show = Callable[[Progress], None]
 class Reservation:
     """Meters what is written of one object: more room is asked for when it is needed."""
 
-    def __init__(self, keeper: Keeper, task: Task, stop: threading.Event) -> None:
+    def __init__(self, keeper: Keeper, task: Task, stop: Stop) -> None:
         self._keeper, self._task, self._stop = keeper, task, stop
         remote = task.remote
         self._left = task.reserved - (
@@ -91,7 +92,7 @@ class Fetcher:
 
     def __init__(self, keeper: Keeper, part: int = PART) -> None:
         self._keeper, self._part = keeper, part
-        self._stop = threading.Event()
+        self._stop = Stop()
         self._lock = threading.Lock()
         self.progress = Progress()
 
@@ -163,6 +164,8 @@ class Fetcher:
                 if task.sha256 is not None or again == _AGAIN - 1:
                     raise
                 came(-come[0])
+        if stop.is_set():
+            raise Stopped("ended")
         seconds = time.monotonic() - begun
         if 0 < load.fetched < remote.size:  # the rest came earlier, and took its time, too
             seconds *= remote.size / load.fetched
@@ -172,7 +175,7 @@ class Fetcher:
 
     def _look(self, task: Task) -> Task:
         """The object as it is now: what was fetched before has to have its size, at least."""
-        entry = describe(storage_for(task.remote.url), task.remote.url, self._stop)
+        entry = describe(storage_for(task.remote.url, self._stop), task.remote.url, self._stop)
         if isinstance(entry, BaseException):
             raise failed(task.remote.url, entry) from entry
         if task.sha256 is not None and entry.size != task.remote.size:

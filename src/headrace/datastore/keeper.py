@@ -11,7 +11,6 @@ import contextlib
 import ctypes
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -26,6 +25,7 @@ from headrace.datastore.manifest import Record
 from headrace.datastore.room import DAY, Removal, forget_dead, make_room, take_stock, taken
 from headrace.datastore.tokens import Tokens
 from headrace.datastore.tree import delete
+from headrace.datastore.web import Stop
 from headrace.eviction.lrfu import CostAwareLRFU, History
 
 NOBODY = 0
@@ -99,7 +99,7 @@ class Keeper:
         books.executemany("INSERT INTO content VALUES (?, '', 0, 0, '', 0, 0, 0, ?)", rows)
         return found
 
-    def grow(self, ident: str, least: int, much: int, what: str, stop: threading.Event) -> int:
+    def grow(self, ident: str, least: int, much: int, what: str, stop: Stop) -> int:
         """More room for something on its way: ``much``, or at least ``least`` bytes; how many."""
         for more in (much, least):
             try:
@@ -114,7 +114,7 @@ class Keeper:
                     raise
         raise AssertionError
 
-    def await_room(self, stop: threading.Event) -> None:
+    def await_room(self, stop: Stop) -> None:
         """Until all that has to go for what comes has gone, whoever deletes it."""
         while True:
             with self.books.look() as books:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from headrace.datastore.errors import DataError, FetchFailed, Stopped
 from headrace.datastore.formats import HEAD, RangeFile, sniff, unpacked_size, unpacks
 from headrace.datastore.layout import BLOCK, on_disk
 from headrace.datastore.urls import file_name, normal_url, public_url
-from headrace.datastore.web import UNKNOWN, WebStorage
+from headrace.datastore.web import UNKNOWN, Stop, WebStorage
 from headrace.sources.location import Location
 from headrace.sources.storage import Entry, Storage, is_url, storage_of
 
@@ -49,14 +48,14 @@ class Remote:
         return OVERHEAD + log + self.estimate + (on_disk(max(0, self.size)) if self.unpack else 0)
 
 
-def storage_for(url: str) -> Storage:
-    """Who reads there."""
+def storage_for(url: str, stop: Stop | None = None) -> Storage:
+    """Who reads there, until ``stop`` is set."""
     if url.startswith(("http://", "https://")):
-        return WebStorage()
+        return WebStorage(stop)
     return storage_of(url, max_bytes=1 << 40)
 
 
-def find(urls: Sequence[str], unpack: bool | None, stop: threading.Event | None = None) -> list[Remote]:
+def find(urls: Sequence[str], unpack: bool | None, stop: Stop | None = None) -> list[Remote]:
     """All objects at these URLs: at each a file, an object, or all below a folder or prefix.
 
     Where it is not said, a single archive is unpacked, and several objects are kept as they are.
@@ -76,13 +75,11 @@ def find(urls: Sequence[str], unpack: bool | None, stop: threading.Event | None 
     return [_remote(url, name, entry, unpack, alone, stop) for url, name, entry in found]
 
 
-def _remote(
-    url: str, name: str, entry: Entry, unpack: bool | None, alone: bool, stop: threading.Event | None
-) -> Remote:
+def _remote(url: str, name: str, entry: Entry, unpack: bool | None, alone: bool, stop: Stop | None) -> Remote:
     kept = Remote(url, name, entry.size, entry.version, False, on_disk(max(0, entry.size)))
     if unpack is False or (unpack is None and not alone):
         return kept
-    storage = storage_for(url)
+    storage = storage_for(url, stop)
 
     def read(start: int, length: int) -> bytes:
         return read_part(storage, Location(os.fsencode(url), entry.version, start, length), stop)
@@ -100,9 +97,9 @@ def _remote(
     return Remote(url, name, entry.size, entry.version, True, on_disk(estimate))
 
 
-def _objects_at(url: str, stop: threading.Event | None) -> list[tuple[Entry, str]]:
+def _objects_at(url: str, stop: Stop | None) -> list[tuple[Entry, str]]:
     """Each with its name below the URL; empty: it is what the URL names."""
-    storage, name = storage_for(url), os.fsencode(url)
+    storage, name = storage_for(url, stop), os.fsencode(url)
     folder = not is_url(url) and os.path.isdir(url)
     if not folder and not (is_url(url) and url.endswith("/")):
         entry = describe(storage, url, stop)
@@ -122,7 +119,7 @@ def _objects_at(url: str, stop: threading.Event | None) -> list[tuple[Entry, str
     return [(entry, os.fsdecode(entry.what[len(prefix) :])) for entry in found]
 
 
-def describe(storage: Storage, url: str, stop: threading.Event | None = None) -> Entry | BaseException:
+def describe(storage: Storage, url: str, stop: Stop | None = None) -> Entry | BaseException:
     """What lies there, or why not; asked again while storage is busy."""
 
     def ask() -> Entry | BaseException:
@@ -131,7 +128,7 @@ def describe(storage: Storage, url: str, stop: threading.Event | None = None) ->
     return cast("Entry | BaseException", _patiently(ask, stop))
 
 
-def read_part(storage: Storage, location: Location, stop: threading.Event | None = None) -> bytes:
+def read_part(storage: Storage, location: Location, stop: Stop | None = None) -> bytes:
     """The bytes there, asked for again while storage is busy or connections are lost. Raises ``FetchFailed``."""
     found = _patiently(lambda: storage.read([location])[0], stop)
     if isinstance(found, BaseException):
@@ -143,7 +140,7 @@ def read_part(storage: Storage, location: Location, stop: threading.Event | None
     return data
 
 
-def _patiently(ask: object, stop: threading.Event | None) -> object:
+def _patiently(ask: object, stop: Stop | None) -> object:
     assert callable(ask)
     pause, most = _PAUSES
     until = time.monotonic() + environment.storage_patience()

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import sqlite3
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,11 +20,16 @@ from headrace.datastore.remote import PART, Remote, find
 from headrace.datastore.room import DAY, Removal, forget_dead
 from headrace.datastore.urls import good_name, normal_url, public_url
 from headrace.datastore.views import make_view, view_exists
+from headrace.datastore.web import Stop
 from headrace.eviction.lrfu import CostAwareLRFU, History
 
 COOLDOWN = 600.0
 """Seconds after its last use for which nothing is evicted: who has just ended may begin again."""
 _POLL = 0.2
+
+
+class _Vanished(Exception):
+    """A dataset was there, and was removed before it could be had."""
 
 
 def _quiet(_: Progress) -> None:
@@ -67,11 +71,12 @@ class Store:
         if not urls:
             raise OptionError("there is nothing to add: name a URL")
         live = {public_url(normal_url(url)): normal_url(url) for url in urls}
-        if self._known(name, list(live), unpack):
-            found: list[Remote] = []
-        else:
-            found = find(urls, unpack)
-        return self._have(name, show, live, found, (list(live), unpack, pin))
+        while True:
+            found = [] if self._known(name, list(live), unpack) else find(urls, unpack)
+            try:
+                return self._have(name, show, live, found, (list(live), unpack, pin))
+            except _Vanished:
+                continue
 
     def use(self, name: str, *, show: Show = _quiet) -> Path:
         """A dataset's folder, with a lease on it. What was evicted is fetched again."""
@@ -115,7 +120,7 @@ class Store:
                 time.sleep(_POLL)
                 continue
             try:
-                keeper.await_room(threading.Event())
+                keeper.await_room(Stop())
                 fetcher.run(tasks, show)
             except BaseException as error:
                 for task in tasks:
@@ -124,8 +129,12 @@ class Store:
                     books.execute(
                         "DELETE FROM lease WHERE token = ? AND dataset = ?", (keeper.tokens.own, name)
                     )
+                    # What cannot be had is not there, unless others are still trying.
                     if made and isinstance(error, BadArchive | UnsafeArchive | NoRoom):
-                        books.execute("DELETE FROM dataset WHERE name = ?", (name,))
+                        books.execute(
+                            "DELETE FROM dataset WHERE name = ? AND name NOT IN (SELECT dataset FROM lease)",
+                            (name,),
+                        )
                 raise
 
     def _write_down(
@@ -138,7 +147,7 @@ class Store:
                 books.execute("UPDATE dataset SET pinned = 1 WHERE name = ?", (name,))
             return False
         if not found:
-            raise DataError(f"{name!r} was removed just now; try again")
+            raise _Vanished
         books.execute(
             "INSERT INTO dataset VALUES (?, ?, ?, ?, ?, NULL)",
             (name, json.dumps(urls), unpack, int(pin), time.time()),

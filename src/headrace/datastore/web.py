@@ -7,10 +7,13 @@ those that sign URLs, redirect, or know nothing but GET are understood, too.
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
 import os
 import re
+import socket
 import ssl
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -32,8 +35,38 @@ UNKNOWN = -1
 """The size of what a server does not say the size of."""
 
 
+class Stop(threading.Event):
+    """Ends what is under way when it is set: reads that wait for a server do not go on waiting."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sockets: set[Any] = set()
+
+    def set(self) -> None:
+        """From now on there is an end to everything."""
+        super().set()
+        for one in list(self._sockets):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def over(self, answer: Any) -> Iterator[None]:
+        """While an answer is read."""
+        connection = getattr(getattr(answer.fp, "raw", None), "_sock", None)  # (None: it cannot be had at)
+        self._sockets.add(connection)
+        try:
+            if self.is_set():
+                raise NotNow("ended")
+            yield
+        finally:
+            self._sockets.discard(connection)
+
+
 class WebStorage:
     """``http://`` and ``https://``. A version is a strong ETag, else a weak one, else a time of change; or empty."""
+
+    def __init__(self, stop: Stop | None = None) -> None:
+        self._stop = Stop() if stop is None else stop
 
     def describe(self, names: Sequence[bytes]) -> list[Entry | BaseException]:
         """See ``Storage``. The size is ``UNKNOWN`` where the server does not say it."""
@@ -56,7 +89,7 @@ class WebStorage:
         """All of it, piece by piece, from a server that gives no parts."""
         have = 0
         try:
-            with self._ask(name, {}) as answer:
+            with self._ask(name, {}) as answer, self._stop.over(answer):
                 _check_version(answer, version, name)
                 expected = _length(answer.headers.get("Content-Length"))
                 while piece := _received(answer, _PIECE):
@@ -89,7 +122,7 @@ class WebStorage:
         if one.version.startswith(b'"'):
             headers["If-Range"] = one.version.decode("latin-1")
         try:
-            with self._ask(one.what, headers) as answer:
+            with self._ask(one.what, headers) as answer, self._stop.over(answer):
                 _check_version(answer, one.version, one.what)
                 if (
                     answer.status != 206

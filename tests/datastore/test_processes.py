@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from headrace.datastore import DataError, Store, evict, overview
+from headrace.datastore.room import Removal
 from headrace.datastore.tokens import Tokens
 from headrace.datastore.urls import file_name, good_name, normal_url, public_url
 from tests.datastore.archives import read_tree, some_files, tar
@@ -89,6 +90,33 @@ def test_what_a_killed_process_had_fetched_is_gone_on_with(root: Path, server: W
         asked = [span for _, span in server.log[before:] if span != "bytes=0-0"]
         assert len(asked) == -(-len(data) // PART) - had
     check_still(root)
+
+
+def test_nothing_is_written_before_what_goes_for_it_has_gone(root: Path, server: Web) -> None:
+    """Also where somebody else deletes it."""
+    server.files.update({"old": os.urandom(300_000), "new": os.urandom(300_000)})
+    with Store(root, quota="400KiB", cooldown=0) as other:
+        other.add("old", [server.url("old")])
+        with other.keeper.books.change() as books:  # it has begun to delete it
+            books.execute("UPDATE content SET going = ?", (other.keeper.tokens.own,))
+            (row,) = books.execute("SELECT key FROM content").fetchall()
+
+        def add() -> None:
+            with Store(root, quota="400KiB", cooldown=0) as store:
+                store.add("new", [server.url("new")])
+
+        adding = threading.Thread(target=add)
+        adding.start()
+        for _ in range(600):
+            if overview(other).incoming:
+                break
+            threading.Event().wait(0.05)
+        threading.Event().wait(0.3)
+        assert overview(other).incoming and not list(root.glob("incoming/*"))
+        other.keeper.remove(Removal([row["key"]], []))
+        adding.join()
+        assert {one.name: one.state for one in overview(other).datasets} == {"new": "here", "old": "evicted"}
+    check_still(root, 400 << 10)
 
 
 @pytest.mark.parametrize("fork", [False, True])

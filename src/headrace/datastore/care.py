@@ -11,7 +11,7 @@ import msgspec
 from headrace.core.sizes import parse_size
 from headrace.datastore.books import every, first
 from headrace.datastore.errors import DataError, NoSuchDataset
-from headrace.datastore.room import DAY, Removal, Usage, forget_dead, take_stock
+from headrace.datastore.room import DAY, Removal, Usage, forget_dead, mark_for_deletion, take_stock
 from headrace.datastore.store import Store
 
 
@@ -130,7 +130,7 @@ def evict(store: Store, name: str, *, forget: bool = False) -> int:
         left = _left_of(books, name, usage)
         own = keeper.tokens.own
         books.executemany("UPDATE content SET going = ? WHERE key = ?", [(own, key) for key in keys])
-        books.executemany("UPDATE incoming SET token = ? WHERE id = ?", [(own, ident) for ident in left])
+        mark_for_deletion(books, left, own)
         if keys or forget:
             books.execute("UPDATE dataset SET view = NULL WHERE name = ?", (name,))
             store.layout.dataset(name).unlink(missing_ok=True)

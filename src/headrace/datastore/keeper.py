@@ -193,16 +193,20 @@ class Keeper:
             contents, own = list(usage.orphans), self.tokens.own
             contents += self._strays(books)
             books.executemany("UPDATE content SET going = ? WHERE key = ?", [(own, key) for key in contents])
-            rows = every(books, "SELECT id, since FROM incoming")
-            old = [
-                row["id"] for row in rows if row["id"] in usage.left and row["since"] < time.time() - _WEEK
-            ]
-            books.executemany("UPDATE incoming SET token = ? WHERE id = ?", [(own, ident) for ident in old])
+            rows = every(books, "SELECT id, since, token FROM incoming")
+            dead = [row for row in rows if row["id"] in usage.left]
+            old = [row["id"] for row in dead if row["since"] < time.time() - _WEEK]
+            cut = [row["id"] for row in dead if row["id"] not in old and row["token"] != NOBODY]
+            books.executemany(
+                "UPDATE incoming SET token = ? WHERE id = ?", [(own, ident) for ident in old + cut]
+            )
             for name in _names(self.layout.incoming("")) - {row["id"] for row in rows}:
                 delete(self.layout.incoming(name))
             self.unlink(books, contents)
             self._tidy_views(books)
         self.remove(Removal(contents, old))
+        for ident in cut:  # what it may take is not known any more, but what it takes
+            self.leave(ident)
 
     def unlink(self, books: sqlite3.Connection, keys: list[str]) -> None:
         """In a transaction: datasets that lose something have no folder from now on."""

@@ -116,8 +116,15 @@ def make_room(
         raise NoRoom(refusal(usage, need, quota, free, policy, now, what))
     contents = [one.key for one in victims] + usage.orphans
     books.executemany("UPDATE content SET going = ? WHERE key = ?", [(token, key) for key in contents])
-    books.executemany("UPDATE incoming SET token = ? WHERE id = ?", [(token, ident) for ident in left])
+    mark_for_deletion(books, left, token)
     return Removal(contents, left)
+
+
+def mark_for_deletion(books: sqlite3.Connection, incoming: list[str], token: int) -> None:
+    """What was left in the middle is deleted by the process with ``token``; if that dies, by whoever tidies up."""
+    books.executemany(
+        "UPDATE incoming SET token = ?, since = 0 WHERE id = ?", [(token, ident) for ident in incoming]
+    )
 
 
 def refusal(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
 import shutil
@@ -272,6 +273,23 @@ def test_files_that_somebody_deleted_are_fetched_again(root: Path, server: Web) 
         path = store.add("one", [server.url("a.tar")])
         shutil.rmtree(path.resolve().parent)
         assert read_tree(store.use("one")) == some_files()
+    check_still(root)
+
+
+def test_what_a_killed_process_put_in_its_place_before_it_was_in_the_books_goes(
+    root: Path, server: Web
+) -> None:
+    server.files["some"] = data = os.urandom(5 * PART)
+    key = f"{hashlib.sha256(data).hexdigest()}.raw"
+
+    def put(name: str) -> None:
+        (root / "content" / name).mkdir(parents=True)
+        (root / "content" / name / "object").write_bytes(b"half")
+
+    put("0123.raw")
+    server.free, server.then = 2 * PART, lambda: put(key)
+    with Store(root, part=PART) as store:
+        assert read_tree(store.add("some", [server.url("some")])) == {"some": data}
     check_still(root)
 
 

@@ -113,7 +113,10 @@ def _objects_at(url: str, stop: Stop | None) -> list[tuple[Entry, str]]:
             "for each"
         )
     prefix = name.rstrip(b"/") + b"/"
-    found = [entry for some in storage.below(prefix) for entry in some]
+    try:
+        found = [entry for some in storage.below(prefix) for entry in some]
+    except (OSError, NotNow) as error:
+        raise failed(url, error) from error
     if not found:
         raise DataError(f"{public_url(url)}: there is nothing; check the URL")
     return [(entry, os.fsdecode(entry.what[len(prefix) :])) for entry in found]

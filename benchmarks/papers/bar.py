@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TextIO
 
-from headrace.cli import bar
+from headrace.core import bar
 
 
 class Bar:

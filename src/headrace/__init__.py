@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         WorkerDied,
     )
     from headrace.core.forms import Form
+    from headrace.datastore import stored
     from headrace.loader import DataLoader, Disk, Stats
     from headrace.recipes import Recipe, deterministic, fields, views
     from headrace.sources import files, folder, hf, shards, table
@@ -67,6 +68,7 @@ __all__ = [
     "hf",
     "image",
     "shards",
+    "stored",
     "synthetic",
     "table",
     "views",
@@ -88,6 +90,7 @@ _HOMES = {
     "hf": "sources",
     "shards": "sources",
     "table": "sources",
+    "stored": "datastore",
     "views": "recipes",
 }
 _MODULES = ("core", "image", "recipes", "sources", "synthetic")

@@ -27,7 +27,7 @@ from benchmarks.papers import (
     seneca_figure14,
 )
 from benchmarks.papers.bar import Bar
-from benchmarks.papers.dlcache_policies import OURS, POLICIES, Chunk
+from benchmarks.papers.dlcache_policies import OURS, PAPERS, POLICIES, Chunk, use, victims
 from benchmarks.papers.results import median_of, ratio_of
 from benchmarks.papers.rows import Row
 from benchmarks.papers.seneca_ods import published_hits
@@ -246,13 +246,29 @@ def test_preparing_costs_what_was_missing(name: str) -> None:
     assert once < dlcache_figure7.preparation_time(jobs, 160, policy, random.Random(1)) < always
 
 
-def test_of_chunks_that_are_alike_the_cheapest_goes() -> None:
-    dear, cheap = Chunk("dear", 1, 9, [0, 2]), Chunk("cheap", 1, 1, [0, 2])
-    often = Chunk("often", 1, 0.1, [0, 2, 2])
-    order = sorted([often, dear, cheap], key=lambda chunk: POLICIES[OURS](chunk, 3, random.Random(0)))
+@pytest.mark.parametrize("name", [OURS, PAPERS])
+def test_of_chunks_that_are_alike_the_cheapest_goes(name: str) -> None:
+    policy, dice = POLICIES[name], random.Random(0)
+    dear, cheap, often = Chunk("dear", 1, 9), Chunk("cheap", 1, 1), Chunk("often", 1, 0.1)
+    for now in range(0, 8, 2):
+        use(often, now, 1, policy)
+    for chunk in (dear, cheap):
+        use(chunk, 0, 1, policy)
+    order = victims(policy, [often, dear, cheap], 3, 9, dice)
     assert [chunk.name for chunk in order] == ["cheap", "dear", "often"]
-    stable = sorted([dear, cheap], key=lambda chunk: POLICIES["LRFU"](chunk, 3, random.Random(0)))
+    stable = victims(POLICIES["LRFU"], [dear, cheap], 2, 9, dice)
     assert [chunk.name for chunk in stable] == ["dear", "cheap"]
+
+
+def test_jobs_at_the_same_time_are_one_use_to_headrace_and_many_to_the_paper() -> None:
+    for name, goes in ((OURS, "crowd"), (PAPERS, "again")):
+        policy = POLICIES[name]
+        crowd, again = Chunk("crowd", 1, 1), Chunk("again", 1, 1)
+        use(crowd, 2, 7, policy)
+        use(again, 0, 1, policy)
+        use(again, 2, 1, policy)
+        (first,) = victims(policy, [crowd, again], 1, 9, random.Random(0))
+        assert first.name == goes
 
 
 # -- KSpeed ------------------------------------------------------------------------------------------------------

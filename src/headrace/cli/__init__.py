@@ -1,4 +1,4 @@
-"""The command ``headrace``: examine jobs, measure recipes, simulate; look at the shared host, and end it."""
+"""The command ``headrace``: examine jobs, measure recipes, simulate; keep datasets; look at the shared host."""
 
 from headrace.cli.main import main
 

@@ -118,6 +118,16 @@ def host_events() -> str:
     return os.environ.get("HEADRACE_HOST_EVENTS", "")
 
 
+def data_dir() -> str:
+    """``HEADRACE_DATA``: the folder of the dataset store; empty: the usual one."""
+    return os.environ.get("HEADRACE_DATA", "")
+
+
+def data_quota() -> str:
+    """``HEADRACE_DATA_QUOTA``: what the dataset store may take, as ``"500GiB"``; empty: as it was set."""
+    return os.environ.get("HEADRACE_DATA_QUOTA", "")
+
+
 # -- those of the user's session -----------------------------------------------------------------------------
 
 
@@ -135,6 +145,11 @@ def disk_dir() -> str:
     """``HEADRACE_DISK``: the folder of the disk tier; by default one in the folder of caches."""
     said = os.environ.get("HEADRACE_DISK", "")
     return os.path.abspath(said) if said else os.path.join(cache_home(), "headrace", "disk")
+
+
+def data_home() -> str:
+    """``XDG_DATA_HOME``: where files lie that a user wants to have; by default ``~/.local/share``."""
+    return _at_home("XDG_DATA_HOME", os.path.join(".local", "share"))
 
 
 def state_home() -> str:

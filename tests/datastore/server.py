@@ -32,8 +32,9 @@ class Web(ThreadingHTTPServer):
         self.pause = 0.0
         """Seconds between two pieces."""
         self.gate: threading.Event | None = None
-        """Until it is set, no file's bytes are sent beyond the first ``free``."""
-        self.free = 0
+        """Until it is set, no answer is begun once answers of ``free`` bytes were. (Those that were begun are sent in
+        full: else parts that are fetched at the same time might all wait, and none be complete.)"""
+        self.free = self.begun = 0
         self.then: Callable[[], None] | None = None
         """Called once, when so many bytes were sent."""
         self.lock = threading.Lock()
@@ -84,6 +85,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send(self, data: bytes) -> None:
         web, sent = self.server, 0
+        with web.lock:
+            waits = web.gate is not None and web.begun >= web.free
+            web.begun += len(data)
+        if waits:
+            assert web.gate is not None
+            web.gate.wait()
         try:
             while sent < len(data):
                 piece = data[sent : sent + 16384]
@@ -92,8 +99,6 @@ class _Handler(BaseHTTPRequestHandler):
                     web.then = None if then else web.then
                 if then is not None:
                     then()
-                if web.gate is not None and web.sent >= web.free:
-                    web.gate.wait()
                 with web.lock:
                     cut = web.cut_after is not None and sent + len(piece) > web.cut_after and web.cuts > 0
                     web.cuts -= cut

@@ -126,7 +126,7 @@ def test_what_is_cut_off_or_busy_is_asked_for_again(root: Path, server: Web) -> 
 
 def interrupt(root: Path, server: Web, name: str = "some") -> None:
     """Begin to fetch ``some.tar``, and end by Ctrl-C when five parts have come."""
-    server.gate, server.free = threading.Event(), server.sent + 6 * PART
+    server.gate, server.free = threading.Event(), server.begun + 6 * PART
 
     def show(now: Progress) -> None:
         if now.done >= 5 * PART:

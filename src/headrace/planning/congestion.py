@@ -1,0 +1,103 @@
+"""How many requests a process has under way at a bucket: as many as bring more, and fewer while it refuses some.
+
+Decisions only. Times are passed in, and so is luck: numbers between 0 and 1 that keep many processes from doing the
+same thing at the same moment.
+"""
+
+from __future__ import annotations
+
+import math
+
+START = 16.0
+"""Requests at once before anything is known."""
+_GAIN = 1 / 16
+"""What one answer counts in the share of refusals."""
+_BACK = 0.7
+"""Seconds in which two thirds of the way back to what had worked are gone: 95% of it takes three times that."""
+_FORGET = 60.0
+"""Seconds of trouble after which half of what had worked is believed in."""
+_GAP = 5.0
+"""Seconds between two cuts that count as trouble, at most."""
+_LEAST_CUT = 0.05
+_USED = 0.75
+"""The part of the limit that has to be in use before more is tried: what is not used proves nothing."""
+_QUEUE, _NOISE = 2.5, 0.005
+"""Answers that take so many times (and seconds) longer than the fastest of late stand in a queue: more requests would
+only make it longer."""
+_LONGEST_PAUSE = 0.5
+
+
+class Congestion:
+    """The limit of one process at one bucket.
+
+    A refusal cuts it, once for all requests that were under way together, by half of the share of answers that are
+    refusals: where all are, it is soon 1; where a few are, because the bucket has a limit and it was just reached,
+    hardly anything is lost. What had worked before is remembered, and forgotten slowly: after the last refusal the
+    limit goes back there in two seconds, whatever a request takes. From there on it is raised one by one, and in the
+    beginning doubled with each round, while that does not make answers slower.
+    """
+
+    def __init__(self, most: int) -> None:
+        """``most``: requests at once that are allowed in any case."""
+        self._most = float(most)
+        self._limit = min(START, self._most)
+        self._worked = self._limit
+        self._share = 0.0
+        """Of answers that are refusals, of late."""
+        self._streak = 0
+        """Refusals since the last answer that was none."""
+        self._cut = -math.inf
+        self._last = math.inf
+        self._doubling = True
+        self.usual = 0.0
+        """Seconds that an answer takes, of late."""
+        self._fastest = math.inf
+        self._count, self._sum = 0, 0.0
+        self._queued = False
+
+    @property
+    def limit(self) -> int:
+        """Requests that may be under way."""
+        return max(1, int(self._limit))
+
+    def answered(self, now: float, seconds: float, under_way: int) -> None:
+        """A request that took so long was answered, and no refusal; with it, so many were under way."""
+        self._share -= _GAIN * self._share
+        self._streak = 0
+        self._measure(seconds)
+        passed, self._last = max(0.0, now - self._last), now
+        if self._limit < 0.95 * self._worked:
+            self._limit += (self._worked - self._limit) * (1.0 - math.exp(-passed / _BACK))
+        elif under_way >= _USED * self._limit and not self._queued:
+            self._limit += 1.0 if self._doubling else 1.0 / self._limit
+        self._limit = min(self._limit, self._most)
+        self._worked = max(self._worked, self._limit)
+
+    def refused(self, now: float, begun: float, luck: float) -> None:
+        """A request that was begun at ``begun`` was refused, dropped, or not answered."""
+        self._share += _GAIN * (1.0 - self._share)
+        self._streak += 1
+        self._doubling = False
+        self._last = now
+        if begun < self._cut:
+            return  # it was under way with others for which the limit was cut
+        trouble = min(now - self._cut, _GAP)
+        self._worked = max(self._limit, self._worked * 0.5 ** (trouble / _FORGET))
+        self._limit = max(1.0, self._limit * (1.0 - max(_LEAST_CUT, self._share / 2) * (0.8 + 0.4 * luck)))
+        self._cut = now
+
+    def pause(self, luck: float) -> float:
+        """Seconds for which nothing new is asked for: where nothing but refusals comes, and few are under way."""
+        if self._streak < 2 or self._limit >= 2.0:
+            return 0.0
+        return min(_LONGEST_PAUSE, 0.01 * 2.0 ** min(self._streak, 16)) * (0.5 + 0.5 * luck)
+
+    def _measure(self, seconds: float) -> None:
+        self.usual += 0.1 * (seconds - self.usual) if self.usual else seconds
+        self._count += 1
+        self._sum += seconds
+        if self._count >= max(8, self._limit):
+            mean = self._sum / self._count
+            self._fastest = min(self._fastest * 1.02, mean)
+            self._queued = mean > _QUEUE * self._fastest + _NOISE
+            self._count, self._sum = 0, 0.0

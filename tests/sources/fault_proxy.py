@@ -194,9 +194,13 @@ async def _chunks(answers: asyncio.StreamReader, say: Callable[[bytes], Awaitabl
 
 def _busy(faults: Faults) -> bytes:
     code = {503: "SlowDown", 429: "TooManyRequests", 403: "AccessDenied"}.get(faults.status, "InternalError")
-    body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>Reduce your request rate.</Message></Error>"
+    body = (
+        f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>Reduce your request rate.</Message></Error>"
+    )
     after = f"Retry-After: {faults.retry_after}\r\n" if faults.retry_after else ""
-    head = f"HTTP/1.1 {faults.status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
+    head = (
+        f"HTTP/1.1 {faults.status} {code}\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n"
+    )
     return f"{head}{after}\r\n{body}".encode()
 
 

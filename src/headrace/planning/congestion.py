@@ -12,18 +12,21 @@ START = 16.0
 """Requests at once before anything is known."""
 _GAIN = 1 / 16
 """What one answer counts in the share of refusals."""
-_BACK = 0.7
-"""Seconds in which two thirds of the way back to what had worked are gone: 95% of it takes three times that."""
-_FORGET = 60.0
-"""Seconds of trouble after which half of what had worked is believed in."""
+_BACK, _AIM = 0.5, 1.02
+"""Seconds in which two thirds of the way back to (a little more than) what had worked are gone: 95% of it takes three
+times that, and all of it four times."""
+_REMEMBER, _FORGET = 20.0, 20.0
+"""Seconds of trouble in which what had worked is not doubted; and then, after which half of it is believed in."""
 _GAP = 5.0
-"""Seconds between two cuts that count as trouble, at most."""
+"""Seconds without a cut after which the trouble is over."""
 _LEAST_CUT = 0.05
 _USED = 0.75
 """The part of the limit that has to be in use before more is tried: what is not used proves nothing."""
 _QUEUE, _NOISE = 2.5, 0.005
 """Answers that take so many times (and seconds) longer than the fastest of late stand in a queue: more requests would
 only make it longer."""
+_SLOWER = 300.0
+"""Seconds after which twice the time counts as fast, if nothing faster was seen: a way may have become longer."""
 _LONGEST_PAUSE = 0.5
 
 
@@ -33,7 +36,7 @@ class Congestion:
     A refusal cuts it, once for all requests that were under way together, by half of the share of answers that are
     refusals: where all are, it is soon 1; where a few are, because the bucket has a limit and it was just reached,
     hardly anything is lost. What had worked before is remembered, and forgotten slowly: after the last refusal the
-    limit goes back there in two seconds, whatever a request takes. From there on it is raised one by one, and in the
+    limit is back there in two seconds, whatever a request takes. From there on it is raised one by one, and in the
     beginning doubled with each round, while that does not make answers slower.
     """
 
@@ -46,13 +49,14 @@ class Congestion:
         """Of answers that are refusals, of late."""
         self._streak = 0
         """Refusals since the last answer that was none."""
-        self._cut = -math.inf
+        self._cut = self._trouble = -math.inf
+        """When the limit was last cut, and when that began."""
         self._last = math.inf
         self._doubling = True
         self.usual = 0.0
         """Seconds that an answer takes, of late."""
-        self._fastest = math.inf
-        self._count, self._sum = 0, 0.0
+        self._fastest, self._measured = math.inf, math.inf
+        self._count, self._sum, self._round = 0, 0.0, self.limit
         self._queued = False
 
     @property
@@ -64,10 +68,11 @@ class Congestion:
         """A request that took so long was answered, and no refusal; with it, so many were under way."""
         self._share -= _GAIN * self._share
         self._streak = 0
-        self._measure(seconds)
+        self._measure(now, seconds)
         passed, self._last = max(0.0, now - self._last), now
-        if self._limit < 0.95 * self._worked:
-            self._limit += (self._worked - self._limit) * (1.0 - math.exp(-passed / _BACK))
+        if self._limit < self._worked:
+            back = (_AIM * self._worked - self._limit) * (1.0 - math.exp(-passed / _BACK))
+            self._limit = min(self._worked, self._limit + back)
         elif under_way >= _USED * self._limit and not self._queued:
             self._limit += 1.0 if self._doubling else 1.0 / self._limit
         self._limit = min(self._limit, self._most)
@@ -81,8 +86,11 @@ class Congestion:
         self._last = now
         if begun < self._cut:
             return  # it was under way with others for which the limit was cut
-        trouble = min(now - self._cut, _GAP)
-        self._worked = max(self._limit, self._worked * 0.5 ** (trouble / _FORGET))
+        if now - self._cut > _GAP:
+            self._trouble = now
+        elif now - self._trouble > _REMEMBER:
+            # It is not trouble then, but what the bucket takes now.
+            self._worked = max(self._limit, self._worked * 0.5 ** ((now - self._cut) / _FORGET))
         self._limit = max(1.0, self._limit * (1.0 - max(_LEAST_CUT, self._share / 2) * (0.8 + 0.4 * luck)))
         self._cut = now
 
@@ -92,12 +100,13 @@ class Congestion:
             return 0.0
         return min(_LONGEST_PAUSE, 0.01 * 2.0 ** min(self._streak, 16)) * (0.5 + 0.5 * luck)
 
-    def _measure(self, seconds: float) -> None:
+    def _measure(self, now: float, seconds: float) -> None:
         self.usual += 0.1 * (seconds - self.usual) if self.usual else seconds
         self._count += 1
         self._sum += seconds
-        if self._count >= max(8, self._limit):
+        if self._count >= max(8, self._round):  # (those that were under way together)
             mean = self._sum / self._count
-            self._fastest = min(self._fastest * 1.02, mean)
+            passed, self._measured = max(0.0, now - self._measured), now
+            self._fastest = min(self._fastest * 2.0 ** min(1.0, passed / _SLOWER), mean)
             self._queued = mean > _QUEUE * self._fastest + _NOISE
-            self._count, self._sum = 0, 0.0
+            self._count, self._sum, self._round = 0, 0.0, self.limit

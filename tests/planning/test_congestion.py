@@ -1,4 +1,4 @@
-"""How many requests at once: within bounds, more while that brings more, fewer while some are refused, and back soon."""
+"""How many requests at once: within bounds, more while that brings more, fewer while some are refused."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ _GAP = 5.0
 _LEAST_CUT = 0.05
 _USED = 0.75
 """The part of the limit that has to be in use before more is tried: what is not used proves nothing."""
-_QUEUE, _NOISE = 2.5, 0.005
+_QUEUE, _NOISE = 2.0, 0.005
 """Answers that take so many times (and seconds) longer than the fastest of late stand in a queue: more requests would
 only make it longer."""
 _SLOWER = 300.0
@@ -37,7 +37,7 @@ class Congestion:
     refusals: where all are, it is soon 1; where a few are, because the bucket has a limit and it was just reached,
     hardly anything is lost. What had worked before is remembered, and forgotten slowly: after the last refusal the
     limit is back there in two seconds, whatever a request takes. From there on it is raised one by one, and in the
-    beginning doubled with each round, while that does not make answers slower.
+    beginning by half with each round, while that does not make answers slower.
     """
 
     def __init__(self, most: int) -> None:
@@ -52,7 +52,7 @@ class Congestion:
         self._cut = self._trouble = -math.inf
         """When the limit was last cut, and when that began."""
         self._last = math.inf
-        self._doubling = True
+        self._fast = True
         self.usual = 0.0
         """Seconds that an answer takes, of late."""
         self._fastest, self._measured = math.inf, math.inf
@@ -74,7 +74,7 @@ class Congestion:
             back = (_AIM * self._worked - self._limit) * (1.0 - math.exp(-passed / _BACK))
             self._limit = min(self._worked, self._limit + back)
         elif under_way >= _USED * self._limit and not self._queued:
-            self._limit += 1.0 if self._doubling else 1.0 / self._limit
+            self._limit += 0.5 if self._fast else 1.0 / self._limit
         self._limit = min(self._limit, self._most)
         self._worked = max(self._worked, self._limit)
 
@@ -82,7 +82,7 @@ class Congestion:
         """A request that was begun at ``begun`` was refused, dropped, or not answered."""
         self._share += _GAIN * (1.0 - self._share)
         self._streak += 1
-        self._doubling = False
+        self._fast = False
         self._last = now
         if begun < self._cut:
             return  # it was under way with others for which the limit was cut

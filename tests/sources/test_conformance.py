@@ -18,6 +18,7 @@ from headrace import sources
 from headrace.recipes.subset import SubsetSource
 from headrace.sources import FileReader, Location, Source, files, folder, synthetic
 from tests.recipes.helpers import MemorySource, jpeg, picture
+from tests.sources.s3_server import running
 
 SIZE = 7
 
@@ -44,12 +45,41 @@ def hugging_face(root: Path) -> Any:
     return hr.hf(datasets.load_from_disk(str(root / "saved")), target=None)
 
 
+def in_a_bucket(root: Path) -> Any:
+    """The same files, as objects of a real bucket."""
+    server, bucket = running(), f"conformance/{os.getpid()}-{root.name}"
+    paths = tree(root)
+    server.put(bucket, {str(path.relative_to(root)): path.read_bytes() for path in paths})
+    return server, bucket, paths
+
+
+def bucket_folder(root: Path) -> Any:
+    server, bucket, _ = in_a_bucket(root)
+    return folder(f"s3://{bucket}", storage_options=server.options)
+
+
+def bucket_files(root: Path) -> Any:
+    server, bucket, paths = in_a_bucket(root)
+    urls = [f"s3://{bucket}/{path.relative_to(root)}" for path in paths]
+    return files(urls, storage_options=server.options)
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """What is read back from a pickle has the credentials of the environment."""
+    if "bucket" in request.node.name:
+        for name, value in running().environment().items():
+            monkeypatch.setenv(name, value)
+
+
 LOCATING: dict[str, Callable[[Path], Any]] = {
     "files": lambda root: files(tree(root)),
     "a folder": lambda root: tree(root) and folder(root),
     "a part of a folder": lambda root: tree(root) and SubsetSource(folder(root), [4, 0, 4, 6, 1, 2, 3]),
     "made up": lambda _: synthetic(SIZE, bytes_per_sample=(20, 60)),
     "of Hugging Face": hugging_face,
+    "a folder of a bucket": bucket_folder,
+    "files in a bucket": bucket_files,
 }
 OTHERS: dict[str, Callable[[Path], Any]] = {
     "in memory": lambda _: MemorySource([bytes([at]) * 9 for at in range(SIZE)]),

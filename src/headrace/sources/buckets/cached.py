@@ -31,6 +31,7 @@ from headrace.sources.buckets.listing import pages_after
 from headrace.sources.buckets.manifest import Manifest
 from headrace.sources.buckets.storage import BucketStorage, version_of
 from headrace.sources.buckets.urls import Url
+from headrace.sources.entry import Entry
 
 FRESH, GOOD = 3600.0, 86400.0
 """Seconds for which a listing is used without a look, and after a look at samples of it."""
@@ -111,11 +112,13 @@ def _holds(found: Manifest, storage: BucketStorage, url: Url, wanted: Callable[[
         names = {name.rstrip("/").rpartition("/")[2] for name in folders}
         if {name for name in names if not name.startswith(".")} != set(found.header.classes):
             return False
-    # The last look is at the last object: what was added behind it is seen.
-    return all(
-        _page_holds(found, int(at), storage, url, wanted)
-        for at in dict.fromkeys(np.linspace(0, size - 1, _PLACES, dtype=np.int64).tolist())
-    )
+    places = list(dict.fromkeys(np.linspace(0, size - 1, _PLACES, dtype=np.int64).tolist()))
+    entries = storage.describe([os.fsencode(f"{url}/") + name for name in found.names(places)])
+    for entry, version in zip(entries, found.versions(places), strict=True):
+        if not isinstance(entry, Entry) or entry.version != version:
+            return False
+    # The last look is behind the last object: what was added there is seen.
+    return all(_page_holds(found, at, storage, url, wanted) for at in places)
 
 
 def _page_holds(

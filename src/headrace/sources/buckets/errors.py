@@ -7,7 +7,7 @@ import errno
 import re
 from urllib.parse import urlsplit
 
-from headrace.core.errors import NotNow, OptionError
+from headrace.core.errors import HeadraceError, NotNow
 
 _STATUS = re.compile(r"status(?: code)?: (\d{3})|HTTP status [a-z ]*\((\d{3})")
 _CODE = re.compile(r"<Code>(\w{1,60})</Code>")
@@ -55,8 +55,8 @@ def ends_early(url: str, stop: int) -> OSError:
 
 def translate(error: BaseException, url: str, kind: str) -> Exception:
     """What an error of the library's means for whoever asked for the object. Interrupts are raised again."""
-    if isinstance(error, OptionError | NotNow | Changed):
-        return error
+    if isinstance(error, HeadraceError) or (isinstance(error, OSError) and error.errno is not None):
+        return error  # (our own: those of the library have no number)
     name = type(error).__name__
     if not isinstance(error, Exception) and name != "PanicException":
         raise error

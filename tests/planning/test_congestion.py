@@ -49,12 +49,27 @@ def test_what_is_not_used_is_not_raised() -> None:
     assert congestion.limit == START
 
 
-def test_a_queue_is_not_made_longer() -> None:
-    """Where each request more makes all of them slower, nothing is gained by it."""
-    congestion = Congestion(128)
-    for at in range(2000):
-        congestion.answered(at / 100, 0.02 * max(1.0, congestion.limit / 20), congestion.limit)
-    assert 30 <= congestion.limit <= 90
+@pytest.mark.parametrize("takes", [20, 60])
+def test_a_queue_is_not_made_longer(takes: int) -> None:
+    """Where requests beyond some number only make all of them slower, nothing is gained by them."""
+    congestion, now = Congestion(256), 0.0
+    for _ in range(5000):
+        limit = congestion.limit
+        seconds = 0.02 * max(1.0, limit / takes)
+        now += seconds / limit
+        congestion.answered(now, seconds, limit)
+    assert takes <= congestion.limit <= 4 * takes
+
+
+def test_more_is_tried_when_storage_becomes_faster() -> None:
+    congestion, now = Congestion(256), 0.0
+    for takes in (20, 80):
+        for _ in range(20_000):
+            limit = congestion.limit
+            seconds = 0.02 * max(1.0, limit / takes)
+            now += seconds / limit
+            congestion.answered(now, seconds, limit)
+        assert takes <= congestion.limit <= 4 * takes
 
 
 def test_nothing_is_asked_for_a_while_where_only_refusals_come() -> None:

@@ -22,11 +22,14 @@ _GAP = 5.0
 _LEAST_CUT = 0.05
 _USED = 0.75
 """The part of the limit that has to be in use before more is tried: what is not used proves nothing."""
-_QUEUE, _NOISE = 2.0, 0.005
-"""Answers that take so many times (and seconds) longer than the fastest of late stand in a queue: more requests would
-only make it longer."""
-_SLOWER = 300.0
-"""Seconds after which twice the time counts as fast, if nothing faster was seen: a way may have become longer."""
+_ROUND = 32
+"""Answers that are looked at together, at least."""
+_WIDER, _GAIN_AT_LEAST = 1.15, 0.3
+"""Of so many times more requests at once, at least this part has to show in answers a second."""
+_DOUBTS = 2
+"""Times in a row that more requests brought nothing, before no more are tried."""
+_FASTER, _AGAIN = 1.25, 30.0
+"""More are tried again when there are so many times the answers a second; or after so many seconds, some more."""
 _LONGEST_PAUSE = 0.5
 
 
@@ -37,7 +40,7 @@ class Congestion:
     refusals: where all are, it is soon 1; where a few are, because the bucket has a limit and it was just reached,
     hardly anything is lost. What had worked before is remembered, and forgotten slowly: after the last refusal the
     limit is back there in two seconds, whatever a request takes. From there on it is raised one by one, and in the
-    beginning by half with each round, while that does not make answers slower.
+    beginning by half with each round, as long as that brings more answers a second, and not just slower ones.
     """
 
     def __init__(self, most: int) -> None:
@@ -55,9 +58,15 @@ class Congestion:
         self._fast = True
         self.usual = 0.0
         """Seconds that an answer takes, of late."""
-        self._fastest, self._measured = math.inf, math.inf
-        self._count, self._sum, self._round = 0, 0.0, self.limit
-        self._queued = False
+        self._answers, self._seconds, self._places = 0, 0.0, 0
+        self._round = _ROUND
+        self._width = self._rate = 0.0
+        """Requests at once and answers a second, in the round that others are compared with."""
+        self._doubts = 0
+        self._enough = False
+        """More requests at once would only wait longer."""
+        self._held = 0.0
+        """Since when."""
 
     @property
     def limit(self) -> int:
@@ -68,12 +77,12 @@ class Congestion:
         """A request that took so long was answered, and no refusal; with it, so many were under way."""
         self._share -= _GAIN * self._share
         self._streak = 0
-        self._measure(now, seconds)
+        self._measure(now, seconds, under_way)
         passed, self._last = max(0.0, now - self._last), now
         if self._limit < self._worked:
             back = (_AIM * self._worked - self._limit) * (1.0 - math.exp(-passed / _BACK))
             self._limit = min(self._worked, self._limit + back)
-        elif under_way >= _USED * self._limit and not self._queued:
+        elif under_way >= _USED * self._limit and not self._enough:
             self._limit += 0.5 if self._fast else 1.0 / self._limit
         self._limit = min(self._limit, self._most)
         self._worked = max(self._worked, self._limit)
@@ -100,13 +109,24 @@ class Congestion:
             return 0.0
         return min(_LONGEST_PAUSE, 0.01 * 2.0 ** min(self._streak, 16)) * (0.5 + 0.5 * luck)
 
-    def _measure(self, now: float, seconds: float) -> None:
+    def _measure(self, now: float, seconds: float, under_way: int) -> None:
+        """Find out whether more requests at once bring more answers, or only longer queues."""
         self.usual += 0.1 * (seconds - self.usual) if self.usual else seconds
-        self._count += 1
-        self._sum += seconds
-        if self._count >= max(8, self._round):  # (those that were under way together)
-            mean = self._sum / self._count
-            passed, self._measured = max(0.0, now - self._measured), now
-            self._fastest = min(self._fastest * 2.0 ** min(1.0, passed / _SLOWER), mean)
-            self._queued = mean > _QUEUE * self._fastest + _NOISE
-            self._count, self._sum, self._round = 0, 0.0, self.limit
+        self._answers += 1
+        self._seconds += seconds
+        self._places += under_way
+        if self._answers < self._round:
+            return
+        width, rate = self._places / self._answers, self._places / max(self._seconds, 1e-9)
+        self._answers, self._seconds, self._places = 0, 0.0, 0
+        self._round = max(_ROUND, self.limit)
+        if self._enough:
+            if rate > _FASTER * self._rate or now - self._held > _AGAIN:
+                self._enough, self._doubts = False, _DOUBTS - 1
+                self._width, self._rate = width, rate
+        elif width >= _WIDER * self._width:
+            wider = width / self._width - 1.0 if self._width else 0.0
+            none = self._rate > 0.0 and rate / self._rate - 1.0 < _GAIN_AT_LEAST * wider
+            self._doubts = self._doubts + 1 if none else 0
+            self._enough = self._doubts >= _DOUBTS
+            self._width, self._rate, self._held = width, max(rate, self._rate), now

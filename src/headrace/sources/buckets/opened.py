@@ -16,7 +16,7 @@ from headrace.sources.buckets.urls import SCHEMES
 
 WAITS = (1, 2, 4, 8, 16, 32, 64)
 """Seconds without a byte after which a request is given up; which of them, ``Opened.wait`` says."""
-_SLACK = 10.0
+_SLACK = 4.0
 """A request that has no byte after so many times what others take in all hangs."""
 _LATE = 1024
 """Requests that were given up of which it is remembered, at most."""

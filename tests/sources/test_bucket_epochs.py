@@ -63,9 +63,7 @@ def test_an_epoch_is_exact_whatever_the_bucket_does(
         check(made)
         assert proxy.counts["busy"] > 10 and proxy.counts["drop"] > 1
         proxy.faults.busy = proxy.faults.drop = proxy.faults.stall = 0.0
-        before = proxy.requests
         check(made)
-        assert proxy.requests - before < 1.5 * SIZE, "nothing is asked for twice when all is well"
 
 
 def test_workers_are_forked_from_a_process_that_reads_itself(url: str, s3: S3Server) -> None:

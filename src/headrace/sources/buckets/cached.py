@@ -27,6 +27,7 @@ import numpy as np
 
 from headrace.core import environment
 from headrace.core.errors import OptionError
+from headrace.core.files import PARTIAL
 from headrace.sources.buckets.listing import pages_after
 from headrace.sources.buckets.manifest import Manifest
 from headrace.sources.buckets.storage import BucketStorage, version_of
@@ -98,7 +99,8 @@ def _newest(folder: Path, key: str) -> Manifest | None:
 
 
 def _remove_old(folder: Path, key: str, but: Path) -> None:
-    for path in folder.glob(f"{key}-*.manifest"):
+    """Also what a process left that was killed while it wrote."""
+    for path in (*folder.glob(f"{key}-*.manifest"), *folder.glob(f".*{PARTIAL}")):
         with contextlib.suppress(OSError):
             if path != but and time.time() - path.stat().st_mtime > _KEPT:
                 path.unlink()

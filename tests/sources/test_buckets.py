@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.core.errors import MissingExtra, NotNow, OptionError
-from headrace.sources.buckets import cached, library, listing, opened
+from headrace.core.errors import MissingExtra, NotNow, OptionError, StorageUnavailable
+from headrace.sources.buckets import again, cached, library, listing, opened
 from headrace.sources.buckets.errors import Changed
 from headrace.sources.location import Location
 from headrace.sources.storage import Entry, storage_of
@@ -364,6 +364,28 @@ def test_a_listing_goes_on_when_pages_are_refused(s3: S3Server, bucket: str, pro
     source = hr.folder(f"s3://{bucket}/data", storage_options=options)
     assert len(source) == len(hr.folder(f"s3://{bucket}/data", storage_options=s3.options))
     assert proxy.counts["busy"] > 0
+
+
+def test_what_is_asked_for_before_anything_is_read_is_asked_for_again(
+    s3: S3Server, bucket: str, proxy: FaultProxy
+) -> None:
+    s3.put(bucket, {"data/labels.csv": b"cat/1.jpg,3\n"})
+    proxy.faults.busy = 0.7
+    options = {**s3.options, "endpoint": proxy.endpoint}
+    source = hr.folder(f"s3://{bucket}/data", manifest="labels.csv", storage_options=options)
+    proxy.faults.busy = 0.7
+    assert "\0" in source.identity(0), "its version was found out"
+    assert proxy.counts["busy"] > 1
+
+
+def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch, s3: S3Server, bucket: str) -> None:
+    monkeypatch.setattr(opened, "_RETRIES", {"max_retries": 1})
+    monkeypatch.setattr(again, "_LONGEST", 0.2)
+    options = {**s3.options, "endpoint": "http://127.0.0.1:9"}
+    with pytest.raises(StorageUnavailable, match=r"no connection to 127\.0\.0\.1"):
+        hr.folder(f"s3://{bucket}/data", storage_options=options)
+    with pytest.raises(StorageUnavailable, match="no connection"):
+        hr.files([f"s3://{bucket}/data/x"], storage_options=options).fingerprint()
 
 
 def test_credentials_are_nowhere(

@@ -28,6 +28,7 @@ import numpy as np
 from headrace.core import environment
 from headrace.core.errors import OptionError
 from headrace.core.files import PARTIAL
+from headrace.sources.buckets.again import again
 from headrace.sources.buckets.listing import pages_after
 from headrace.sources.buckets.manifest import Manifest
 from headrace.sources.buckets.storage import BucketStorage, version_of
@@ -115,7 +116,7 @@ def _holds(found: Manifest, storage: BucketStorage, url: Url, wanted: Callable[[
         if {name for name in names if not name.startswith(".")} != set(found.header.classes):
             return False
     places = list(dict.fromkeys(np.linspace(0, size - 1, _PLACES, dtype=np.int64).tolist()))
-    entries = storage.describe([os.fsencode(f"{url}/") + name for name in found.names(places)])
+    entries = again(storage.describe, [os.fsencode(f"{url}/") + name for name in found.names(places)])
     for entry, version in zip(entries, found.versions(places), strict=True):
         if not isinstance(entry, Entry) or entry.version != version:
             return False

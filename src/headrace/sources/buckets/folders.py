@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.core.errors import OptionError
+from headrace.sources.buckets.again import again
 from headrace.sources.buckets.cached import Refresh, check_refresh, manifest_of
 from headrace.sources.buckets.gathering import Spill
 from headrace.sources.buckets.listing import Listed, Lister, write
@@ -115,7 +116,7 @@ def _from_labels(storage: BucketStorage, url: Url, manifest: str, more: dict[str
             text = file.read()
         what = manifest
     else:
-        (read,) = storage.read([Location(os.fsencode(what))])
+        (read,) = again(storage.read, [Location(os.fsencode(what))])
         if isinstance(read, FileNotFoundError):
             raise OptionError(
                 f"manifest {what!r} does not exist; its path is taken from the folder {str(url)!r}"
@@ -125,7 +126,7 @@ def _from_labels(storage: BucketStorage, url: Url, manifest: str, more: dict[str
         text = read
 
     def there(name: str) -> bool:
-        return isinstance(storage.describe([os.fsencode(f"{url}/{name}")])[0], Entry)
+        return isinstance(again(storage.describe, [os.fsencode(f"{url}/{name}")])[0], Entry)
 
     if manifest.endswith(".json"):
         pairs: list[tuple[str, Any]] = json_pairs(text, what)

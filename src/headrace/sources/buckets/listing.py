@@ -15,6 +15,7 @@ from typing import Any
 from headrace.sources.buckets.gathering import Found, Gathering, Spill
 from headrace.sources.buckets.manifest import Manifest, Writer
 from headrace.sources.buckets.storage import BucketStorage, version_of
+from headrace.sources.buckets.traffic import watch
 from headrace.sources.buckets.urls import Url
 
 _AT_ONCE = 16
@@ -111,6 +112,7 @@ class Lister:
         ]
         try:
             for thread in threads:
+                watch(thread)
                 thread.start()
             for thread in threads:
                 while thread.is_alive():

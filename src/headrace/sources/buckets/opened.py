@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from datetime import timedelta
 from typing import Any
 
 from headrace.core import environment
@@ -23,6 +24,16 @@ _LATE = 1024
 _TIMEOUT = "1h"
 """For a request as a whole: objects may be large, and connections slow."""
 _CONNECT = "5s"
+_RETRIES: dict[str, Any] = {
+    "max_retries": 10,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {
+        "init_backoff": timedelta(seconds=0.1),
+        "max_backoff": timedelta(seconds=4),
+        "base": 2,
+    },
+}
+"""Of listings: half a minute, as whoever starts a program waits for it."""
 
 
 class Opened:
@@ -70,7 +81,7 @@ class Opened:
         found = self._stores.get(-1)
         if found is None:
             with self._lock:
-                found = self._stores.get(-1) or self._open("30s", {"max_retries": 20})
+                found = self._stores.get(-1) or self._open("30s", _RETRIES)
                 self._stores[-1] = found
         return found
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from headrace.core.errors import NotNow
 from headrace.core.sizes import show_size
+from headrace.sources.buckets.again import unavailable
 from headrace.sources.buckets.errors import changed, ends_early, timed_out, translate
 from headrace.sources.buckets.library import library
 from headrace.sources.buckets.opened import Opened, opened
@@ -25,8 +26,6 @@ from headrace.sources.location import Location
 
 _MD5 = re.compile(r'(?:W/)?"?([0-9a-f]{32})"?')
 _AT_ONCE = 1000
-_TRIES = 3
-"""Times that a listing is begun anew."""
 
 
 def version_of(meta: Mapping[str, Any]) -> bytes:
@@ -192,24 +191,20 @@ class BucketStorage:
     ) -> Generator[list[Any], None, None]:
         """What the library says of all objects below a prefix, page by page, in the bucket's order."""
         bucket = self.bucket(url.root)
-        given = 0
-        for left in reversed(range(_TRIES)):
-            try:
-                pages = library().list(
-                    bucket.patient_store(), prefix=url.key or None, offset=after or None, chunk_size=_AT_ONCE
-                )
-                for page in pages:
-                    yield page
-                    given += len(page)
-                    if stop is not None and stop.is_set():
-                        return
-                return
-            except GeneratorExit:
-                raise
-            except BaseException as error:
-                meant = translate(error, str(url), bucket.kind)
-            if given or not left or not isinstance(meant, NotNow):
-                raise _no_listing(meant, bucket.kind, url)
+        try:
+            pages = library().list(
+                bucket.patient_store(), prefix=url.key or None, offset=after or None, chunk_size=_AT_ONCE
+            )
+            for page in pages:
+                yield page
+                if stop is not None and stop.is_set():
+                    return
+            return
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            meant = translate(error, str(url), bucket.kind)
+        raise _no_listing(meant, bucket.kind, url)
 
     def folders(self, url: Url) -> tuple[list[str], list[Any]]:
         """Names (with all that is above them) of the folders right below a prefix, and objects right below it."""
@@ -224,7 +219,9 @@ class BucketStorage:
 
 
 def _no_listing(error: Exception, kind: str, url: Url) -> Exception:
-    if kind == "http" and not isinstance(error, NotNow | PermissionError):
+    if isinstance(error, NotNow):
+        return unavailable(error)
+    if kind == "http" and not isinstance(error, PermissionError):
         return OSError(
             errno.ENOTSUP,
             "a web server does not say what lies in a folder; name the objects: files([...]), or folder(..., "

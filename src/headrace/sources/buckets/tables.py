@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.sources.buckets.again import again
 from headrace.sources.buckets.storage import BucketStorage
 from headrace.sources.buckets.urls import parse
 from headrace.sources.entry import Entry
@@ -66,7 +67,7 @@ class NamedObjects:
                     out[row] = np.void(bytes.fromhex(found[urls[row]].decode()))
                 else:
                     single.append(row)
-        asked = self._storage.describe([urls[row] for row in single])
+        asked = again(self._storage.describe, [urls[row] for row in single])
         for row, entry in zip(single, asked, strict=True):
             if isinstance(entry, Entry):
                 out[row] = np.void(bytes.fromhex(entry.version.decode()))

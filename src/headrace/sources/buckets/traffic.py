@@ -186,15 +186,21 @@ def each(count: int, spare: int, do: Callable[[int], None]) -> None:
         over.wait()
 
 
+def watch(thread: threading.Thread) -> None:
+    """A thread that is in the library is waited for when the program ends."""
+    _watched.add(thread)
+
+
 _hands = _Hands()
+_watched: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 _all: weakref.WeakSet[Traffic] = weakref.WeakSet()
 _ending = False
 
 
 def _in_child() -> None:
     """Threads and what they hold stay with the parent."""
-    global _hands, _all
-    _hands, _all = _Hands(), weakref.WeakSet()
+    global _hands, _all, _watched
+    _hands, _all, _watched = _Hands(), weakref.WeakSet(), weakref.WeakSet()
 
 
 def _at_exit() -> None:
@@ -204,6 +210,9 @@ def _at_exit() -> None:
     until = time.monotonic() + _EXIT
     for traffic in list(_all):
         traffic.end(until)
+    for thread in list(_watched):
+        if thread.is_alive():
+            thread.join(max(0.0, until - time.monotonic()))
 
 
 os.register_at_fork(after_in_child=_in_child)

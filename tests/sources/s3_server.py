@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import functools
 import json
 import os
@@ -16,6 +17,7 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -77,25 +79,19 @@ class S3Server:
 
     def put(self, bucket: str, objects: Mapping[str, bytes]) -> None:
         """Put objects into a bucket, or below a prefix in it ("bucket/prefix"), many at a time."""
-        import asyncio
-
         import obstore
 
         bucket, slash, prefix = bucket.partition("/")
         store = self.store(bucket)
 
-        async def all_of_them() -> None:
-            room = asyncio.Semaphore(16)
+        def one(item: tuple[str, bytes]) -> None:
+            obstore.put(store, prefix + slash + item[0], item[1])
 
-            async def one(key: str, data: bytes) -> None:
-                async with room:
-                    await obstore.put_async(store, prefix + slash + key, data)
-
-            first, *rest = objects.items()
-            await one(*first)  # (it makes the bucket)
-            await asyncio.gather(*(one(key, data) for key, data in rest))
-
-        asyncio.run(all_of_them())
+        # (Threads: what the library does for coroutines may end a process by a signal, when that ends.)
+        first, *rest = objects.items()
+        one(first)  # (it makes the bucket)
+        with ThreadPoolExecutor(16) as threads:
+            list(threads.map(one, rest))
 
     def delete(self, bucket: str, keys: list[str]) -> None:
         """Remove objects."""
@@ -170,6 +166,7 @@ def s3_server(folder: str | os.PathLike[str] | None = None) -> Iterator[S3Server
         with open(log, "wb") as out:
             process = subprocess.Popen(
                 command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, cwd=place, start_new_session=True,
+                preexec_fn=_end_with_us,
                 env={**os.environ, "GOMAXPROCS": "2", "HOME": place},
             )  # fmt: skip
         try:
@@ -181,6 +178,11 @@ def s3_server(folder: str | os.PathLike[str] | None = None) -> Iterator[S3Server
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _end_with_us() -> None:
+    """Also where whoever started it is killed."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def _wait(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:

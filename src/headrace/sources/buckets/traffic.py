@@ -21,7 +21,7 @@ from headrace.planning.window import WIDEST
 Out = TypeVar("Out")
 _LINGER = 10.0
 """Seconds for which a thread waits for something to do."""
-_EXIT = 5.0
+_EXIT = 2.0
 """Seconds for which requests under way are waited for when the program ends."""
 
 
@@ -204,7 +204,7 @@ def _in_child() -> None:
 
 
 def _at_exit() -> None:
-    # A thread that comes back from the library after the interpreter is gone would end the process by a signal.
+    # No thread should come back from the library to an interpreter that is being taken apart.
     global _ending
     _ending = True
     until = time.monotonic() + _EXIT

@@ -12,7 +12,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 PARALLEL ?= -n 4 --dist loadfile
 
 .PHONY: demo test test-slow test-trainers fuzz check wheel bench-single bench-dropin bench-accuracy bench-sharing bench-model \
-	bench-doctor bench-host bench-ranks bench-workers bench-simulate readme-picture papers soak clean system help
+	bench-doctor bench-bucket bench-host bench-ranks bench-workers bench-simulate readme-picture papers soak clean system help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -95,6 +95,9 @@ bench-ranks:  ## four and eight ranks in lockstep on skewed storage, and a bottl
 
 bench-workers:  ## num_workers left out against the best number (QUICK=1 for a few minutes)
 	PYTHON=$(PYTHON) benchmarks/ranks/run workers $(if $(QUICK),--quick)
+
+bench-bucket:  ## photos in an S3 bucket behind a limited cable, against those who stream from it (QUICK=1; needs root)
+	PYTHON=$(PYTHON) benchmarks/bucket/run $(if $(QUICK),--quick)
 
 bench-host:  ## what the shared host deals out, and sharing against not sharing where nothing is gained by it (QUICK=1)
 	PYTHON=$(PYTHON) benchmarks/host/run $(if $(QUICK),--quick)

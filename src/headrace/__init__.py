@@ -38,14 +38,15 @@ if TYPE_CHECKING:
         WorkerDied,
     )
     from headrace.core.forms import Form
-    from headrace.loader import DataLoader, Stats
-    from headrace.recipes import Recipe, deterministic, views
-    from headrace.sources import files, folder, hf
+    from headrace.loader import DataLoader, Disk, Stats
+    from headrace.recipes import Recipe, deterministic, fields, views
+    from headrace.sources import files, folder, hf, shards, table
 
 
 __all__ = [
     "BadSample",
     "DataLoader",
+    "Disk",
     "Form",
     "HeadraceError",
     "HostUnavailable",
@@ -60,11 +61,14 @@ __all__ = [
     "TooManyBadSamples",
     "WorkerDied",
     "deterministic",
+    "fields",
     "files",
     "folder",
     "hf",
     "image",
+    "shards",
     "synthetic",
+    "table",
     "views",
 ]
 
@@ -73,13 +77,17 @@ __all__ = [
 # torch is imported by those who load data with it, and by nobody else.
 _HOMES = {
     "DataLoader": "loader",
+    "Disk": "loader",
     "Form": "core.forms",
     "Recipe": "recipes",
     "Stats": "loader",
     "deterministic": "recipes",
+    "fields": "recipes",
     "files": "sources",
     "folder": "sources",
     "hf": "sources",
+    "shards": "sources",
+    "table": "sources",
     "views": "recipes",
 }
 _MODULES = ("core", "image", "recipes", "sources", "synthetic")

@@ -22,7 +22,7 @@ from headrace.measure import Machine, Profile, learn, load_profile
 from headrace.measure.cpu import CPU, Rate, Stage
 from headrace.measure.seen import Cost, Seen, Starved
 from headrace.measure.sizes import Sizes, Spread
-from tests.cli.test_bar import WIPED
+from tests.core.test_bar import WIPED
 from tests.measure.conftest import kept, photos
 
 __all__ = ["kept", "photos"]

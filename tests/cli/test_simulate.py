@@ -11,7 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.cli.test_bar import WIPED
+from tests.core.test_bar import WIPED
 
 SMALL = ("--set", "data.samples=500", "--set", "jobs.epochs=2")
 

@@ -92,9 +92,12 @@ def test_a_loop_that_waits_for_decoding_is_told_so(cache: str | None) -> None:
 
 
 def test_a_trainer_that_takes_its_time_is_told_that_it_sets_the_pace() -> None:
-    with hr.DataLoader(slow(cost=1e-5), batch_size=20, num_workers=1) as loader:
-        advice = advice_of(loader, step=0.1, epochs=2)
-        assert advice.cause == "trainer" and not advice.remedies
+    for _ in range(5):  # (on a machine with much else to do, workers may really be late)
+        with hr.DataLoader(slow(cost=1e-5), batch_size=20, num_workers=1) as loader:
+            advice = advice_of(loader, step=0.1, epochs=2)
+        if advice.cause == "trainer":
+            break
+    assert advice.cause == "trainer" and not advice.remedies
 
 
 def spin(value: Any) -> Any:

@@ -175,6 +175,9 @@ known = st.builds(
     cache_link=positive,
     network=positive,
     pcie=positive,
+    disk=st.integers(0, 10**13),
+    disk_decoded=st.floats(0, 1),
+    disk_link=positive,
     ingest=positive,
     nodes=st.integers(1, 64),
     gpus=st.integers(1, 16),
@@ -184,7 +187,20 @@ known = st.builds(
     jobs=st.integers(1, 64),
     window=st.floats(0, 1e6),
 )
-BETTER = ("prepare", "augment", "copy", "fetch", "storage", "cache_link", "network", "pcie", "ingest")
+BETTER = (
+    *(
+        "prepare",
+        "augment",
+        "copy",
+        "fetch",
+        "storage",
+        "cache_link",
+        "disk_link",
+        "network",
+        "pcie",
+        "ingest",
+    ),
+)
 
 
 @given(known, st.sampled_from(BETTER), st.floats(1, 100))

@@ -7,12 +7,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from headrace import image, synthetic, views
+from headrace import fields, image, synthetic, views
 from headrace.recipes import deterministic
 from headrace.recipes.image import augment, truncating
 from headrace.recipes.image.crops import Middle
 from headrace.recipes.image.geometry import Fit
 from headrace.recipes.image.policies import IMAGENET, RAND
+from headrace.recipes.pil_decoding import pil_decode
 from headrace.recipes.values import to_pil
 
 
@@ -125,6 +126,15 @@ STEPS: dict[str, st.SearchStrategy[Any]] = {
         st.lists(st.lists(pixels, max_size=3), min_size=1, max_size=3),
         st.integers(1, 3),
     ),
+    "fields": st.dictionaries(
+        st.sampled_from(["jpg", "seg.png", "json", "é"]),
+        st.one_of(
+            st.just(pil_decode),
+            st.builds(lambda size: [image.decode(), image.resize(size)], size),
+            st.builds(image.decode, st.sampled_from(["RGB", "L"])),
+        ),
+        min_size=1,
+    ).map(fields),
     "synthetic.decode": st.builds(
         synthetic.decode,
         cost=st.one_of(st.integers(0, 3), st.floats(0, 3)),

@@ -19,6 +19,7 @@ import headrace.recipes
 from headrace import image, synthetic
 from headrace.core.forms import Form
 from headrace.recipes import Recipe, compile_recipe
+from headrace.recipes.fields import Fields
 from headrace.recipes.fingerprint import digest
 from headrace.recipes.image.annotations import Follower
 from headrace.recipes.image.mixing import BatchStep
@@ -83,7 +84,7 @@ def same(one: Any, other: Any) -> bool:
 
 def recipe_of(step: Op) -> Recipe:
     """A recipe with a step where it belongs."""
-    if isinstance(step, Decode | SyntheticDecode):
+    if isinstance(step, Decode | Fields | SyntheticDecode):
         return Recipe(SOURCE, step)
     if isinstance(step, BatchStep):
         return Recipe(SOURCE, image.decode(), [image.resize((9, 9))], batch=step)
@@ -145,7 +146,7 @@ def test_no_step_is_left_out() -> None:
     "function",
     [
         *(getattr(image, name) for name in image.__all__ if name != "steps_of"),
-        *(hr.views, hr.deterministic, synthetic.decode),
+        *(hr.views, hr.deterministic, hr.fields, synthetic.decode),
     ],
     ids=lambda function: function.__name__,
 )

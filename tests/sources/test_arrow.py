@@ -106,8 +106,8 @@ def test_samples_are_those_of_the_dataset(mapped: Any, view: str, kind: str) -> 
 def test_nothing_is_copied(mapped: Any, saved: Path) -> None:
     (data,) = hr.hf(mapped).read_many([7])
     place = Maps().find(np.frombuffer(data, np.uint8).__array_interface__["data"][0])
-    assert place is not None and os.fsencode(saved) in place.version
-    file = Path(os.fsdecode(place.version.partition(b"\0")[0]))
+    assert place is not None and os.fsencode(saved) in place.path
+    file = Path(os.fsdecode(place.path))
     assert file.read_bytes()[place.offset : place.offset + len(data)] == blob(7)
 
 
@@ -227,8 +227,10 @@ def test_a_recipe_over_a_dataset(mapped: Any, tmp_path: Path, cache: str | None)
     for recipe in (ours, theirs):
         with hr.DataLoader(recipe, batch_size=5, shuffle=True, seed=2, num_workers=1, cache=cache) as loader:
             epochs.append([[part.clone() for part in batch] for _ in range(2) for batch in loader])
-            if cache:
-                assert loader.stats().cache["decoded"].samples == SIZE
+            for _ in range(8):  # (a sample for which there was no block that is large enough comes in later)
+                if cache and loader.stats().cache["decoded"].samples < SIZE:
+                    list(loader)
+            assert not cache or loader.stats().cache["decoded"].samples == SIZE
     for one, other in zip(*epochs, strict=True):
         assert torch.equal(one[0], other[0]) and torch.equal(one[1], other[1])
     assert ours.share_key(Form.DECODED) == theirs.share_key(Form.DECODED)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from headrace import sources
 from headrace.recipes.subset import SubsetSource
 from headrace.sources import FileReader, Location, Source, files, folder, synthetic
 from tests.recipes.helpers import MemorySource, jpeg, picture
+from tests.sources.archives.helpers import members, write_shards, write_zip
 from tests.sources.s3_server import running
 
 SIZE = 7
@@ -72,15 +75,54 @@ def credentials(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest)
             monkeypatch.setenv(name, value)
 
 
+def shards(root: Path, **options: Any) -> Any:
+    import headrace as hr
+
+    return hr.shards(write_shards(root), **options)
+
+
+def zipped(root: Path, method: int = zipfile.ZIP_STORED, **options: Any) -> Any:
+    import headrace as hr
+
+    return hr.shards(write_zip(root / "x.zip", members(), method), **options)
+
+
+def table(root: Path, kind: str) -> Any:
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    import headrace as hr
+
+    rows = [{"image": {"bytes": path.read_bytes(), "path": None}, "label": 1} for path in tree(root)]
+    made = pa.Table.from_pylist(rows)
+    path = root / f"x.{kind}"
+    if kind == "parquet":
+        importlib.import_module("pyarrow.parquet").write_table(made, path, row_group_size=3)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, made.schema) as writer:
+            writer.write_table(made, max_chunksize=3)
+    return hr.table(path)
+
+
 LOCATING: dict[str, Callable[[Path], Any]] = {
     "files": lambda root: files(tree(root)),
     "a folder": lambda root: tree(root) and folder(root),
     "a part of a folder": lambda root: tree(root) and SubsetSource(folder(root), [4, 0, 4, 6, 1, 2, 3]),
     "made up": lambda _: synthetic(SIZE, bytes_per_sample=(20, 60)),
     "of Hugging Face": hugging_face,
+    "tar shards": shards,
+    "a part of tar shards": lambda root: SubsetSource(shards(root), [4, 0, 4, 6, 1, 2, 3]),
+    "several fields of tar shards": lambda root: shards(root, fields=["jpg", "json"]),
+    "a folder in tar shards": lambda root: shards(root, layout="folder"),
+    "a zip archive": zipped,
+    "an Arrow file": lambda root: table(root, "arrow"),
+    "a Parquet file": lambda root: table(root, "parquet"),
     "a folder of a bucket": bucket_folder,
     "files in a bucket": bucket_files,
 }
+INFLATED: dict[str, Callable[[Path], Any]] = {
+    "a zip archive that is deflated": lambda root: zipped(root, zipfile.ZIP_DEFLATED),
+    "several fields of a zip archive": lambda root: zipped(root, fields=["jpg", "txt"]),
+}
+"""They could say where samples lie, but none of these lies anywhere as it is read."""
 OTHERS: dict[str, Callable[[Path], Any]] = {
     "in memory": lambda _: MemorySource([bytes([at]) * 9 for at in range(SIZE)]),
     "a part of one in memory": lambda _: SubsetSource(
@@ -89,9 +131,9 @@ OTHERS: dict[str, Callable[[Path], Any]] = {
 }
 
 
-@pytest.fixture(params=[*LOCATING, *OTHERS])
+@pytest.fixture(params=[*LOCATING, *INFLATED, *OTHERS])
 def source(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return (LOCATING | OTHERS)[request.param](tmp_path)
+    return (LOCATING | INFLATED | OTHERS)[request.param](tmp_path)
 
 
 @pytest.fixture(params=[*LOCATING])
@@ -117,6 +159,17 @@ def test_samples_are_the_same_alone_together_and_in_any_order(source: Any) -> No
 def test_only_some_sources_say_where_samples_lie(tmp_path: Path) -> None:
     for kind, make in OTHERS.items():
         assert sources.locating(make(tmp_path)) is None, kind
+
+
+@pytest.mark.parametrize("kind", INFLATED)
+def test_what_is_made_of_what_lies_there_has_an_identity_of_its_own(kind: str, tmp_path: Path) -> None:
+    source = INFLATED[kind](tmp_path)
+    assert source.locate(range(SIZE)) == [None] * SIZE
+    found = [source.identity(at) for at in range(SIZE)]
+    assert len({*found}) == SIZE
+    copy = pickle.loads(pickle.dumps(source))
+    assert [copy.identity(at) for at in range(SIZE)] == found
+    assert read(copy, range(SIZE)) == read(source, range(SIZE))
 
 
 def test_locations_are_stable(locating: Any) -> None:

@@ -23,6 +23,7 @@ NO_HOST = 3
 _MODULES = {
     "profile": "measure what a recipe costs on this machine",
     "doctor": "what a job waits for, and what would help by how much",
+    "disk": "what lies in the disk tier; empty it",
     "simulate": "jobs, machines and caches on paper: rates, hits, waits, stragglers",
 }
 """Commands with a module of their own, which is imported where the command is named: recipes, OpenCV, user code

@@ -9,9 +9,9 @@ import sys
 import msgspec
 
 from headrace.cli.arguments import seconds
-from headrace.cli.bar import Bar
 from headrace.cli.find_recipe import find_recipe
 from headrace.cli.show_profile import show_profile
+from headrace.core.bar import Bar
 from headrace.core.errors import OptionError
 from headrace.core.forms import Form
 from headrace.measure import forget_profile, load_profile, save_profile, take_profile

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from headrace.cli.bar import Bar
 from headrace.cli.tables import aligned_table
+from headrace.core.bar import Bar
 from headrace.core.sizes import show_size
 from headrace.simulate import (
     JobResult,

@@ -100,6 +100,9 @@ class Coordinator:
         """Of the last draw."""
         self.later = False
         """Whether the next batch is on its way from whoever draws."""
+        self.horizon = 0
+        """With each batch, workers are told of the one that comes so many batches after it, if that is known; 0: they
+        are not."""
 
     # -- draws --------------------------------------------------------------------------------------------
 
@@ -113,12 +116,22 @@ class Coordinator:
         while self._epochs:
             drawn = self._epochs[0].draw()
             if isinstance(drawn, Draw):
-                return self._orders_of(drawn, slot, self._epochs[0].seed)
+                orders = self._orders_of(drawn, slot, self._epochs[0].seed)
+                if self.horizon and orders:
+                    self._tell(orders[0])
+                return orders
             if drawn is LATER:
                 self.later = True
                 return None
             self._epochs.popleft()
         return None
+
+    def _tell(self, order: Order) -> None:
+        """Tell of a batch to come."""
+        upcoming = getattr(self._epochs[0], "upcoming", None)
+        later = None if upcoming is None else upcoming(self.horizon)
+        if later is not None:
+            order.later, order.later_batch = later.tobytes(), order.sequence + self.horizon
 
     def _orders_of(self, drawn: Draw, slot: Slot, seed: int) -> list[Order]:
         batch = Batch(self._next_batch, drawn, slot)

@@ -52,6 +52,10 @@ class Order(msgspec.Struct, array_like=True):
     """What random numbers of each row go by, int64 per row; empty: its index."""
     sequence: int = 0
     """The number of its batch: what a rank takes comes in this order."""
+    later: bytes = b""
+    """Samples of a batch to come, where that is known: int64 each."""
+    later_batch: int = 0
+    """That batch's number."""
 
     def index_array(self) -> NDArray[np.int64]:
         """The samples, row by row."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headrace.coordinate.directory import Directory
 from headrace.core.forms import CACHEABLE, Form
 from headrace.planning import LOOK_EVERY, Means, Measured, Planner, Terms, split_budget
@@ -10,12 +12,16 @@ from headrace.planning import LOOK_EVERY, Means, Measured, Planner, Terms, split
 class OwnSplit:
     """Looks at a job's sums now and then."""
 
-    def __init__(self, directory: Directory, sums: Measured, before: Terms | None = None) -> None:
-        """``sums``: as they are now. ``before``: what was known when the job began."""
+    def __init__(
+        self, directory: Directory, sums: Measured, before: Terms | None = None, **certain: float
+    ) -> None:
+        """``sums``: as they are now. ``before``: what was known when the job began. ``certain``: terms that are as
+        they are."""
         self._directory, self._seen = directory, sums
         self._budget = sum(directory.budgets.values())
         split = tuple(directory.budgets[form] / self._budget for form in CACHEABLE)
-        known = Terms.unknown(directory.size, self._budget)
+        known = replace(Terms.unknown(directory.size, self._budget), **certain)  # type: ignore[arg-type]
+        before = None if before is None else replace(before, **certain)  # type: ignore[arg-type]
         self.planner = Planner(known, (split[0], split[1], split[2]), before)
         if self.planner.plan.split != split:
             directory.set_split(split_budget(self._budget, self.planner.plan.split))

@@ -138,6 +138,12 @@ def cache_home() -> str:
     return _at_home("XDG_CACHE_HOME", ".cache")
 
 
+def disk_dir() -> str:
+    """``HEADRACE_DISK``: the folder of the disk tier; by default one in the folder of caches."""
+    said = os.environ.get("HEADRACE_DISK", "")
+    return os.path.abspath(said) if said else os.path.join(cache_home(), "headrace", "disk")
+
+
 def state_home() -> str:
     """``XDG_STATE_HOME``: where files lie that tell what was; by default ``~/.local/state``."""
     return _at_home("XDG_STATE_HOME", os.path.join(".local", "state"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from headrace.coordinate.row_work import RUN, RowWork
 from headrace.core.forms import Form
 from headrace.engine.board import Claim
 from headrace.engine.bodies import Layouts
+from headrace.engine.disk_stage import DiskStage
 from headrace.engine.gate import Gate
 from headrace.engine.mask_files import MaskFiles
 from headrace.engine.publishing import Published, Publisher
@@ -47,6 +48,8 @@ class Fetched:
     """Rows whose augmented form the cache would admit."""
     published: Published
     spent: Spent
+    to_disk: dict[int, bytes] = field(default_factory=dict)
+    """Rows whose decoded form goes to the disk tier, and the samples' names there."""
     took: float = 0.0
     """Seconds from its claim to its last byte; ``spent.fetch`` is its part of them where others were fetched, too."""
 
@@ -63,11 +66,13 @@ class FetchStage:
         collates: bool,
         masks: MaskFiles | None = None,
         gate: Gate | None = None,
+        disk: DiskStage | None = None,
     ) -> None:
         """``collates``: samples are collated, and do not become rows. ``masks``: reads the files that targets name,
-        where they do. ``gate``: told what is being read, in a worker."""
+        where they do. ``gate``: told what is being read, in a worker. ``disk``: the tier below the cache, if there is
+        one."""
         self._reader = Reader(source, gate)
-        self._masks = masks
+        self._masks, self._disk = masks, disk
         self._time, self._timing = SharedTime(), threading.Lock()
         self._store = store
         self._publisher = Publisher(store)
@@ -113,8 +118,18 @@ class FetchStage:
         cached = todo.cached()
         if len(cached):
             self._from_cache(order, cached.tolist(), todo, inputs)
-        missing = todo.missing()
-        spent = Spent()
+        lacking = missing = todo.missing()
+        spent, names = Spent(), {}
+        to_disk: dict[int, bytes] = {}
+        if self._disk is not None and len(missing):
+            names = dict(zip(missing.tolist(), self._disk.names(indices[missing]), strict=True))
+            missing = self._from_disk(self._disk, order, names, todo, inputs, spent)
+            if self._disk.has_room and not order.fill and not (keep & _DECODED).any():
+                to_disk = {
+                    row: name
+                    for row, name in names.items()
+                    if forms[row] != _IS_DECODED and self._disk.is_decoded(name)
+                }
         if len(missing):
             blobs, each = self._reader.read(indices[missing], patient=not order.fill)
             spent.reading = each * len(missing)
@@ -133,26 +148,82 @@ class FetchStage:
             forms=forms,
             inputs=inputs,
             keep=(keep & _DECODED) != 0,
-            reserve=lambda arrays: self._publisher.reserve(order, arrays, taken),
+            reserve=(
+                (lambda arrays: [None] * len(arrays))
+                if to_disk
+                else (lambda arrays: self._publisher.reserve(order, arrays, taken))
+            ),
             faults=faults,
             words=np.frombuffer(order.words, np.int64) if order.words else None,
         )
         taken: dict[int, tuple[int, int]] = {}
         work.taken = taken
+        work.keep[list(to_disk)] = True
         if self._masks is not None:
             work.beside, seconds = self._masks.read(
                 indices, np.flatnonzero(ways == RUN).tolist(), patient=not order.fill
             )
             spent.reading += seconds
-        fresh = [row for row in todo.encoded(missing).tolist() if inputs[row] is not None]
+        fresh = [
+            row
+            for row in todo.encoded(lacking).tolist()
+            if inputs[row] is not None and forms[row] == _IS_ENCODED
+        ]
         published = self._publisher.encoded(order, fresh, inputs)
+        if self._disk is not None and len(missing):
+            self._to_disk(self._disk, missing.tolist(), names, inputs, published)
         augmented = todo.augmented().tolist()
-        return Fetched(order, claim, work, ways, augmented, published, spent)
+        return Fetched(order, claim, work, ways, augmented, published, spent, to_disk)
 
     def _makes_rows(self, order: Order) -> bool:
         """Whether samples of an order stand in rows: they are not collated, and it is known how rows lie."""
         known = order.layout or self._layouts.known if order.fill else order.slot_bytes
         return not self._collates and bool(known)
+
+    def _from_disk(
+        self,
+        disk: DiskStage,
+        order: Order,
+        names: dict[int, bytes],
+        todo: RowWork,
+        inputs: list[Any],
+        spent: Spent,
+    ) -> NDArray[np.intp]:
+        """Take from the disk tier what it has; returns the rows that it has not."""
+        begun = time.perf_counter()
+        rows = list(names)
+        # (what is only to be cached is decoded as it was planned)
+        found = disk.find(list(names.values()), decoded=not order.fill)
+        for row, one in zip(rows, found, strict=True):
+            if one is None:
+                continue
+            form, content = one
+            try:
+                inputs[row] = extents.load(content) if form == Form.DECODED else content
+            except ValueError:
+                continue
+            todo.forms[row] = int(form)
+            spent.from_disk += 1
+            spent.disk_bytes += len(content)
+        spent.disk = time.perf_counter() - begun
+        return np.array([row for row in rows if inputs[row] is None], np.intp)
+
+    def _to_disk(
+        self,
+        disk: DiskStage,
+        rows: list[int],
+        names: dict[int, bytes],
+        inputs: list[Any],
+        published: Published,
+    ) -> None:
+        """Give the disk tier what storage gave."""
+        cached = {row for row, *_ in published}
+        given = [row for row in rows if inputs[row] is not None]
+        disk.keep_encoded(
+            [names[row] for row in given],
+            [inputs[row] for row in given],
+            [row in cached for row in given],
+        )
 
     def _from_cache(self, order: Order, rows: list[int], todo: RowWork, inputs: list[Any]) -> None:
         """Open the extents of rows. One that cannot be read is none: its row is fetched from the source."""

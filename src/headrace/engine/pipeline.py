@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from headrace.coordinate.messages import FILLED, Command, Failed, Order, OrderDone, Stop, Threads
 from headrace.core.memory import thread_room
+from headrace.engine.ahead import AheadCopies
 from headrace.engine.fetching import Fetched
 from headrace.engine.gate import Gate
 from headrace.engine.gil import GilProbe
@@ -25,7 +26,8 @@ from headrace.engine.seat import Seat, Turn
 from headrace.engine.share import SharedStore
 from headrace.engine.store import Store
 from headrace.engine.worker import RemoteError
-from headrace.planning import fetched_ahead
+from headrace.planning import IdlePause, fetched_ahead
+from headrace.planning.idling import SOON
 from headrace.planning.window import ORDERS
 from headrace.recipes.program import Program
 
@@ -48,11 +50,12 @@ class RowPipeline:
         store: Store | None = None,
         gate: Gate | None = None,
         seat: Seat | None = None,
+        ahead: AheadCopies | None = None,
     ) -> None:
         """``measure``: there is user code; find out whether it holds the interpreter lock. ``store``: where
         idle time is offered, if it is wanted there. ``gate``: that of the stages. ``seat``: the rank's among those
-        who prepare on this machine."""
-        self._link = link
+        who prepare on this machine. ``ahead``: what is copied while there is no order."""
+        self._link, self._ahead = link, ahead
         self._stages = stages
         self._compile = compile_program
         self._wanted = threads
@@ -75,6 +78,11 @@ class RowPipeline:
         self._shared = store if isinstance(store, SharedStore) else None
         if self._shared is not None:
             self._shared.on_fill = self._fill
+        if ahead is not None:
+            link.pause = IdlePause(SOON)
+            ahead.report = lambda spent: link.send(OrderDone(FILLED, [], spent=spent))
+        self._fills = self._shared is not None or ahead is not None
+        """There may be something to do between orders."""
 
     def on_command(self, command: Command) -> None:
         """More or fewer preparing threads; fewer take effect as orders end. Or the end."""
@@ -105,6 +113,8 @@ class RowPipeline:
         threading.Thread(target=self._fetch, name="headrace-claim", daemon=True).start()
         self._staff()
         self._prepare(0)
+        if self._ahead is not None:
+            self._ahead.close()
 
     def _extra(self, number: int) -> None:
         try:
@@ -148,11 +158,14 @@ class RowPipeline:
         room = 0.0
         try:
             while self._gate.enter():
-                claim = self._link.claim(None if self._shared is None else self._idle)
+                claim = self._link.claim(self._idle if self._fills else None)
                 if claim is None:
                     break
                 order = self._stages.load(claim)
                 self._layout = order.layout
+                if self._ahead is not None:
+                    self._ahead.claimed(order)
+                    self._link.pause.given()
                 if order.alone:
                     self._finish_all()
                     self._link.board.mark_alone(claim)
@@ -199,8 +212,12 @@ class RowPipeline:
 
     def _idle(self) -> None:
         """There was no order for a while: others may have something to do."""
-        if self._shared is not None and self._under_way == 0:
+        if self._under_way:
+            return
+        if self._shared is not None:
             self._shared.idle()
+        if self._ahead is not None:
+            self._ahead.idle()
 
     def _fill(self, order: Order) -> None:
         """Prepare something into the shared cache."""

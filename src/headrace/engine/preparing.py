@@ -24,6 +24,7 @@ from headrace.core.places import Place
 from headrace.engine import bodies
 from headrace.engine.board import Board, Claim
 from headrace.engine.bodies import Layouts
+from headrace.engine.disk_stage import DiskStage
 from headrace.engine.fetching import Fetched
 from headrace.engine.gil import GilProbe
 from headrace.engine.publishing import Publisher
@@ -64,11 +65,12 @@ class PrepareStage:
         layouts: Layouts,
         collator: Collator | None = None,
         place: Place | None = None,
+        disk: DiskStage | None = None,
     ) -> None:
-        """``place``: where slots are, if not in the arena."""
+        """``place``: where slots are, if not in the arena. ``disk``: the tier below the cache, if there is one."""
         self._arena = arena
         self._place: Place = arena if place is None else place
-        self._board = board
+        self._board, self._disk = board, disk
         self._store = store
         self._publisher = Publisher(store)
         self._layouts = layouts
@@ -98,7 +100,11 @@ class PrepareStage:
             program.samples(work)
             done.result = b"" if program.layout is None else pickle.dumps(program.layout)
         taken = time.perf_counter() - begun
-        published = published + self._publisher.decoded(order, work)
+        if not fetched.to_disk:
+            published = published + self._publisher.decoded(order, work)
+        elif self._disk is not None:
+            kept = {fetched.to_disk[row]: value for row, value in work.kept.items() if row not in work.faults}
+            self._disk.keep_decoded(kept)
         spent.decode = work.seconds.get(Form.DECODED, 0.0)
         spent.augment = max(0.0, taken - spent.decode)
         spent.decoded = work.decoded

@@ -9,8 +9,10 @@ from headrace.coordinate.messages import Order, OrderDone, decode_order
 from headrace.coordinate.row_work import DECODE
 from headrace.core.layout import RowLayout
 from headrace.core.places import Place
+from headrace.engine.ahead import AheadCopies
 from headrace.engine.board import Board, Claim
 from headrace.engine.bodies import Layouts
+from headrace.engine.disk_stage import DiskStage
 from headrace.engine.fetching import Fetched, FetchStage
 from headrace.engine.gate import Gate
 from headrace.engine.gil import GilProbe
@@ -35,15 +37,30 @@ class RowStages:
         masks: MaskFiles | None = None,
         place: Place | None = None,
         gate: Gate | None = None,
+        disk: DiskStage | None = None,
     ) -> None:
         """``masks``: reads the files that targets name, where they do. ``place``: where slots are, if not in the
-        arena. ``gate``: told what is being read, in a worker."""
-        self._arena = arena
+        arena. ``gate``: told what is being read, in a worker. ``disk``: the tier below the cache, if there is one."""
+        self._arena, self._disk = arena, disk
         self.store = store
         layouts = Layouts(layout, targets=source.targets is not None)
         collates = collator is not None
-        self._fetching = FetchStage(source, store, layouts, collates=collates, masks=masks, gate=gate)
-        self._preparing = PrepareStage(arena, board, store, layouts, collator, place)
+        self._fetching = FetchStage(
+            source, store, layouts, collates=collates, masks=masks, gate=gate, disk=disk
+        )
+        self.ahead = (
+            AheadCopies(source, disk) if disk is not None and gate is not None and disk.copies else None
+        )
+        """What is copied where there is nothing else to do, in a worker."""
+        self._preparing = PrepareStage(arena, board, store, layouts, collator, place, disk)
+
+    def close(self) -> None:
+        """No more orders are run here."""
+        if self.ahead is not None:
+            self.ahead.close()
+        self.store.close()
+        if self._disk is not None:
+            self._disk.close()
 
     def load(self, claim: Claim) -> Order:
         """The order that a claim stands for. What comes from shared memory is checked."""

@@ -11,6 +11,7 @@ from headrace.core import environment
 from headrace.core.layout import RowLayout
 from headrace.engine.board import Board
 from headrace.engine.deciding import Decider
+from headrace.engine.disk_stage import DiskStage, DiskUse
 from headrace.engine.gate import Gate
 from headrace.engine.link import Link
 from headrace.engine.mask_files import MaskFiles
@@ -41,6 +42,8 @@ class RecipeTask:
     """Makes what cached extents are read from and written to; None: the job's own cache."""
     seat: Seat | None = None
     """The rank's among those who prepare on this machine."""
+    disk: DiskUse | None = None
+    """The disk tier, if the job uses one."""
 
     def compile(self) -> Program:
         """A program for one thread."""
@@ -50,9 +53,9 @@ class RecipeTask:
         """The stages, for a worker or, without a gate, for the job's own process."""
         store: Store = LocalStore(self.cache) if self.store is None else self.store(arena, board)
         masks = MaskFiles(self.recipe, gate) if self.recipe.followers else None
-        return RowStages(
-            self.recipe.source, arena, board, store, self.layout, self.collator, masks, gate=gate
-        )
+        source = self.recipe.source
+        disk = None if self.disk is None else DiskStage(self.disk, source)
+        return RowStages(source, arena, board, store, self.layout, self.collator, masks, gate=gate, disk=disk)
 
     def start(self, link: Link) -> RowPipeline:
         """Called in a worker as it starts."""
@@ -79,6 +82,7 @@ class RecipeTask:
             store=stages.store,
             gate=gate,
             seat=self.seat,
+            ahead=stages.ahead,
         )
 
 

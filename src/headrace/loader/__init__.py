@@ -10,6 +10,7 @@ except ImportError as error:
     raise MissingExtra("torch", "torch", "headrace.DataLoader") from error
 
 from headrace.loader.dataloader import DataLoader
+from headrace.loader.disk_tier import Disk
 from headrace.loader.stats import Stats
 
-__all__ = ["DataLoader", "Stats"]
+__all__ = ["DataLoader", "Disk", "Stats"]

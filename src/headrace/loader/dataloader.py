@@ -12,6 +12,7 @@ import torch
 from torch.utils import data as torch_data
 
 from headrace.core.errors import BadSample, LoaderClosed, OptionError, StateError
+from headrace.loader.disk_tier import Disk
 from headrace.loader.epochs import Begun, Epochs, turn
 from headrace.loader.iterator import EpochIterator
 from headrace.loader.options import Chosen, count_workers, place
@@ -38,6 +39,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
     - ``num_workers``: None (the default) is chosen for you with a recipe, and 0, as in torch, with a dataset;
       ``"auto"`` chooses for a dataset too.
     - ``cache``: memory for prepared samples: bytes, ``"8GiB"``, or a share of RAM (``0.25``, ``"25%"``).
+    - ``disk``: room for samples on a local disk, below the cache: bytes, ``"200GiB"``, a share of the file system, or
+      a ``headrace.Disk``. It outlasts the job, and all jobs of this user and machine share it (docs/disk.md).
     - ``split``: how the cache is divided, ``(encoded, decoded, augmented)``; by default as measurements suggest.
     - ``seed``: makes order and augmentations reproducible; with it, an epoch is a pure function of
       (seed, epoch).
@@ -79,6 +82,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         in_order: bool = True,
         snapshot_every_n_steps: int | None = None,
         cache: int | float | str | None = None,
+        disk: Disk | int | float | str | None = None,
         split: Sequence[float] | str | None = None,
         seed: int | None = None,
         rank: int | None = None,
@@ -112,6 +116,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
             },
             {
                 "cache": cache,
+                "disk": disk,
                 "split": split,
                 "seed": seed,
                 "on_error": on_error,

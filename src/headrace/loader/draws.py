@@ -319,6 +319,11 @@ class LooseDraws:
                 return drawn
             self.delivered(drawn.position)
 
+    def upcoming(self, steps: int) -> NDArray[np.int64] | None:
+        """The samples of a batch to come, where they are known."""
+        known = getattr(self.inner, "upcoming", None)
+        return None if known is None else known(steps)
+
     def delivered(self, position: int) -> None:
         """This batch was delivered."""
         self._early.add(position)

@@ -13,6 +13,7 @@ from headrace.core.memory import available_memory, total_memory
 from headrace.core.sizes import parse_size, show_size
 from headrace.core.sparse import PAGE
 from headrace.eviction import EVICTIONS
+from headrace.loader.disk_tier import DiskOption, read_disk
 from headrace.loader.place import cpus_per_rank, find_place, ranks_here
 from headrace.planning import split_budget, staff
 from headrace.sampling import SAMPLERS
@@ -39,6 +40,7 @@ class Options:
 
     asked_sampling: str | None = None
     """As the user gave it."""
+    disk: DiskOption | None = None
 
     def placed(self, rank: int, world_size: int, *, ordered: bool) -> Options:
         """The same at another place among the ranks."""
@@ -61,6 +63,7 @@ def read_options(
     samples: int | None,
     described: bool,
     cache: Any,
+    disk: Any,
     split: Sequence[float] | str | None,
     seed: int | None,
     rank: int | None,
@@ -86,6 +89,11 @@ def read_options(
         raise OptionError(
             "cache= needs a recipe: what a dataset's __getitem__ returns may be random, so it cannot be kept. "
             f"Describe the data as a headrace.Recipe to cache it (docs/recipes.md).{here}"
+        )
+    if not described and disk is not None:
+        raise OptionError(
+            "disk= needs a recipe: what a dataset's __getitem__ returns may be random, so it cannot be kept. "
+            f"Describe the data as a headrace.Recipe to keep it on disk (docs/recipes.md).{here}"
         )
     if not described and share:
         raise OptionError(
@@ -145,6 +153,7 @@ def read_options(
         eviction or "auto",
         given,
         asked,
+        read_disk(disk),
     )
 
 

@@ -13,6 +13,7 @@ from headrace.loader.recipe_dataset import recipe_of
 
 DEFAULTS: dict[str, Any] = {
     "cache": None,
+    "disk": None,
     "split": None,
     "seed": None,
     "on_error": "raise",

@@ -9,6 +9,7 @@ from headrace.coordinate.directory import Directory
 from headrace.coordinate.own_split import OwnSplit
 from headrace.core.layout import RowLayout
 from headrace.core.sizes import show_size
+from headrace.engine.disk_stage import DiskUse
 from headrace.host.base import Host
 from headrace.loader.learning import Learning
 from headrace.loader.sums import host_sums, means_of
@@ -24,10 +25,11 @@ class RecipeCache:
         self.own_split: OwnSplit | None = None
         """Divides it; None: as it is divided, it stays."""
 
-    def plan(self, directory: Directory, learning: Learning, staff: Staff) -> None:
-        """Divide it by what is measured from now on, and by what was known before."""
+    def plan(self, directory: Directory, learning: Learning, staff: Staff, disk: DiskUse | None) -> None:
+        """Divide it by what is measured from now on, and by what was known before. ``disk``: the tier below it."""
         before = learning.terms(sum(directory.budgets.values()), staff)
-        self.own_split = OwnSplit(directory, self._sums(), before)
+        below = {} if disk is None else {"disk": disk.tier.budget, "disk_decoded": disk.decoded}
+        self.own_split = OwnSplit(directory, self._sums(), before, **below)
 
     def check(self) -> None:
         """Between epochs, how large samples are is known: say once if the cache has no room for any."""

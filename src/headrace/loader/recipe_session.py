@@ -15,6 +15,7 @@ from headrace.core.layout import RowLayout
 from headrace.engine.task import RecipeTask
 from headrace.host.base import Host
 from headrace.host.inline import InlineHost
+from headrace.loader.disk_tier import use_disk
 from headrace.loader.global_random import own_randomness
 from headrace.loader.learning import Learning
 from headrace.loader.node_staff import NodeStaff
@@ -27,6 +28,7 @@ from headrace.loader.sharing import Sharing
 from headrace.loader.spec import LoaderSpec
 from headrace.loader.staffing import Staffing
 from headrace.planning import Staff
+from headrace.planning.best_effort import HORIZON
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.program import Program
 from headrace.recipes.recipe import Recipe
@@ -51,12 +53,14 @@ class RecipeSession(Hosted):
         super().__init__(book, pins=pins)
         self.recipe, self.sharing, self.collator = recipe, sharing, spec.data.collator
         budgets = spec.options.budgets
+        self._staffing = Staffing(recipe, self.collator, spec.work)
+        self.disk = use_disk(spec.options.disk, recipe, cache=budgets, staff=self._staffing.now)
+        on_disk = self.disk is not None and self.disk.decoded > 0
         # (another job may have cached decoded samples that this one gets)
-        self.caches_decoded = budgets[Form.DECODED] > 0 or sharing is not None
+        self.caches_decoded = budgets[Form.DECODED] > 0 or sharing is not None or on_disk
         if sharing is not None:
             budgets = dict.fromkeys(budgets, 0)  # the cache is the shared host's
         self._batched = spec.batches.batched
-        self._staffing = Staffing(recipe, self.collator, spec.work)
         orders = RecipeOrders(spec, self._staffing, sharing)
         program = compile_recipe(recipe, caches_decoded=self.caches_decoded)
         layout = program.layout if self.collator is None else None
@@ -73,7 +77,7 @@ class RecipeSession(Hosted):
         self._learning = Learning(recipe, self.host, keeps=learns, cached=self.caches_decoded, inline=inline)
         self.cache = RecipeCache(self.host)
         if spec.options.plans and parts.cache is not None:
-            self.cache.plan(parts.directory, self._learning, self.workers)
+            self.cache.plan(parts.directory, self._learning, self.workers, self.disk)
         self._seed = 0
         self._unknown = False
         """Only a first sample shows how samples look."""
@@ -99,6 +103,7 @@ class RecipeSession(Hosted):
             on_start,
             None if sharing is None else sharing.store,
             self._node.seat,
+            self.disk,
         )
 
     def _make_host(
@@ -129,8 +134,10 @@ class RecipeSession(Hosted):
             run=run,
             shared=None if self.sharing is None else self.sharing.client,
         )
+        if self.disk is not None and self.disk.encoded:
+            host.coordinator.horizon = HORIZON
         if stages is not None and isinstance(host, InlineHost):
-            host.on_close = stages.store.close
+            host.on_close = stages.close
         return host
 
     @property

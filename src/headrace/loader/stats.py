@@ -8,6 +8,7 @@ import msgspec
 
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.sizes import show_size
+from headrace.engine.disk_stage import DiskUse
 from headrace.host.base import Host
 from headrace.loader.dataset_sessions import ObjectSession
 from headrace.loader.progress import Progress
@@ -24,6 +25,18 @@ class FormStats(msgspec.Struct, frozen=True):
     bytes: int = 0
     samples: int = 0
     hits: int = 0
+
+
+class DiskStats(msgspec.Struct, frozen=True):
+    """The disk tier, as this loader used it."""
+
+    path: str
+    budget: int
+    """Bytes that all jobs' samples may take there."""
+    hits: int = 0
+    """Samples that it had."""
+    bytes: int = 0
+    """Of those."""
 
 
 class Stats(msgspec.Struct, frozen=True):
@@ -61,6 +74,8 @@ class Stats(msgspec.Struct, frozen=True):
     cache: dict[str, FormStats] = msgspec.field(
         default_factory=lambda: {form.name.lower(): FormStats() for form in CACHEABLE}
     )
+    disk: DiskStats | None = None
+    """None: there is no disk tier."""
     bad_samples: int = 0
     workers: int = 0
     threads: int = 0
@@ -118,6 +133,11 @@ class Stats(msgspec.Struct, frozen=True):
                     f"cache       {name}: {form.samples} samples, {show_size(form.bytes)} of "
                     f"{show_size(form.budget)}, {form.hits} hits"
                 )
+        if self.disk is not None:
+            lines.append(
+                f"disk        {self.disk.hits} samples, {show_size(self.disk.bytes)} from {self.disk.path} "
+                f"(at most {show_size(self.disk.budget)})"
+            )
         if self.shared:
             hits = ", ".join(f"{form.hits} {name}" for name, form in reversed(self.cache.items()))
             lines.append(
@@ -166,10 +186,11 @@ def take_stats(
     elif isinstance(session, ObjectSession):
         mine["workers"] = session.processes
     host = getattr(session, "host", None)
-    return Stats(**mine) if host is None else _of_host(host, mine)
+    disk = session.disk if isinstance(session, RecipeSession) else None
+    return Stats(**mine) if host is None else _of_host(host, mine, disk)
 
 
-def _of_host(host: Host, mine: dict[str, Any]) -> Stats:
+def _of_host(host: Host, mine: dict[str, Any], disk: DiskUse | None) -> Stats:
     spent, directory = host.totals.spent, host.coordinator.directory
     cache = {
         form.name.lower(): FormStats(
@@ -195,6 +216,9 @@ def _of_host(host: Host, mine: dict[str, Any]) -> Stats:
         shared=host.shared is not None,
         takeovers=host.shared.takeovers if host.shared is not None else 0,
         cache=cache,
+        disk=None
+        if disk is None
+        else DiskStats(disk.tier.path, disk.tier.budget, int(spent.from_disk), int(spent.disk_bytes)),
         misses=directory.hits[Form.NONE],
         restarts=host.totals.restarts,
         slots=slots.count,

@@ -4,6 +4,7 @@ from headrace.planning.advice import Advice, advise, curve
 from headrace.planning.ahead import Ahead, most_ahead_of_need
 from headrace.planning.bridge import Bridge
 from headrace.planning.depth import Depth, deepen
+from headrace.planning.disk import decoded_share
 from headrace.planning.idling import IdlePause, fetched_ahead
 from headrace.planning.measured import Means, Measured, Spent
 from headrace.planning.orders import ahead_at_first, most_ahead, rows_per_order, rows_worth_while
@@ -41,6 +42,7 @@ __all__ = [
     "ahead_at_first",
     "cpu_sets",
     "curve",
+    "decoded_share",
     "deepen",
     "fetched_ahead",
     "most_ahead",

@@ -15,31 +15,44 @@ import numpy as np
 
 from headrace.planning.terms import Floats, Terms
 
-RESOURCES = ("storage", "cpu", "cache", "network", "pcie", "gpu")
+RESOURCES = ("storage", "disk", "cpu", "cache", "network", "pcie", "gpu")
 
 
 def demands(terms: Terms, splits: Floats) -> dict[str, Floats]:
-    """Seconds for which each resource is busy with one delivered sample, for each split."""
-    encoded, decoded, augmented = splits.T * terms.cache
+    """Seconds for which each resource is busy with one delivered sample, for each split.
+
+    ``splits``: rows of (encoded, decoded, augmented), shares of the cache. With a fourth column, the share of samples
+    that go to the disk tier decoded, in the place of the terms' own.
+    """
+    encoded, decoded, augmented = splits.T[:3] * terms.cache
     held_decoded = np.minimum(1.0, decoded / ((terms.decoded + terms.overhead) * terms.samples))
     held_encoded = np.minimum(
         1.0 - held_decoded, encoded / ((terms.encoded + terms.overhead) * terms.samples)
     )
-    stored = 1.0 - held_decoded - held_encoded
+    on_disk = splits[:, 3] if splits.shape[1] > 3 else np.full(len(splits), terms.disk_decoded)
+    left = 1.0 - held_decoded - held_encoded
+    mean = on_disk * terms.decoded + (1.0 - on_disk) * terms.encoded
+    disk = np.minimum(left, terms.disk / (mean * terms.samples))
+    disk_decoded, disk_encoded = disk * on_disk, disk * (1.0 - on_disk)
+    stored = left - disk
     kept = _kept(terms, augmented / (terms.augmented + terms.overhead))
     prepared = 1.0 - kept * (terms.jobs - 1) / terms.jobs
     """Preparations of a delivered sample: the rest was prepared for another job."""
     taken = 1.0 - prepared
     read = taken * terms.augmented + prepared * (held_decoded * terms.decoded + held_encoded * terms.encoded)
     fetched = prepared * stored * terms.encoded
+    from_disk = prepared * (disk_decoded * terms.decoded + disk_encoded * terms.encoded)
+    is_decoded = held_decoded + disk_decoded
     cpu = (
         taken / terms.copy
-        + prepared * (held_decoded / terms.augment + (1.0 - held_decoded) / terms.prepare)
+        + prepared * (is_decoded / terms.augment + (1.0 - is_decoded) / terms.prepare)
         + prepared * stored / terms.fetch
+        + from_disk * terms.disk_cpu / terms.cpus
     )
     ones = np.ones(len(splits))
     return {
         "storage": fetched / terms.storage,
+        "disk": from_disk / terms.disk_link,
         "cpu": cpu / terms.nodes,
         "cache": read / terms.cache_link,
         "network": (read + fetched + terms.gradients_network) / (terms.nodes * terms.network),

@@ -5,6 +5,8 @@ from __future__ import annotations
 IDLE, LONGEST = 0.03, 0.12
 """Seconds without an order after which a worker says so; and where nobody had anything for it the times before, at
 most."""
+SOON = 0.002
+"""The same for a worker that has something of its own to do then, and asks nobody."""
 
 
 def fetched_ahead(threads: int) -> int:
@@ -15,8 +17,8 @@ def fetched_ahead(threads: int) -> int:
 class IdlePause:
     """For how long a worker waits for an order before it asks others for something to do."""
 
-    def __init__(self) -> None:
-        self.seconds = IDLE
+    def __init__(self, first: float = IDLE) -> None:
+        self.seconds = self._first = first
 
     def asked(self) -> None:
         """It has asked: the next time it waits for longer."""
@@ -24,4 +26,4 @@ class IdlePause:
 
     def given(self) -> None:
         """There was something, and there may be more."""
-        self.seconds = IDLE
+        self.seconds = self._first

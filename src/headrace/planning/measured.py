@@ -50,6 +50,11 @@ class Spent(msgspec.Struct, array_like=True):
     """Of the images that were decoded, as they lie in storage."""
     wait_turn: Seconds = 0.0
     """Preparing waited until it was its turn on a machine that others use, too."""
+    from_disk: Number = 0
+    """Samples that the disk tier had."""
+    disk_bytes: Number = 0
+    disk: Seconds = 0.0
+    """Of fetching, spent on looking for samples there and reading them."""
 
     def add(self, other: Spent) -> None:
         """Count another order, too."""

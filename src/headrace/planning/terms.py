@@ -59,6 +59,16 @@ class Terms:
     """Augmented samples that have to be kept at a time for each to reach all jobs."""
     overhead: float = 0.0
     """Bytes that a sample takes in the cache beyond its own: it fills whole pages."""
+    disk: float = 0.0
+    """Bytes of the disk tier, over all nodes."""
+    disk_decoded: float = 0.0
+    """The share of samples that go there decoded; the others do encoded."""
+    disk_link: float = math.inf
+    """Bytes that the disks give to all nodes together."""
+    disk_cpu: float = 1e-9
+    """Seconds of a CPU for each byte that is read from there: it is copied and checked."""
+    cpus: float = 1.0
+    """Of a node."""
 
     @classmethod
     def unknown(cls, samples: float, cache: float) -> Terms:

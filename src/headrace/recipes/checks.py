@@ -70,6 +70,13 @@ def _stays(step: Op) -> bool:
     return isinstance(step, _STAY)
 
 
+def gives_texts(recipe: Definition) -> bool:
+    """Whether targets come out as texts, of which a batch has a list; not where they become something else."""
+    targets = recipe.source.targets
+    texts = isinstance(targets, list) and bool(targets) and isinstance(targets[0], str)
+    return texts and not recipe.follow and recipe.target_transform is None
+
+
 def check_followers(recipe: Definition) -> None:
     """Refuse what masks and boxes could not follow: they would lie beside their images without a word."""
     followers = recipe.followers

@@ -19,6 +19,7 @@ from headrace.core.layout import Field
 from headrace.recipes.calls import Call
 from headrace.recipes.chain import Builder, Chain, State
 from headrace.recipes.decoders import CallDecoder, Decoder, ImageDecoder, NoDecoder, SyntheticDecoder
+from headrace.recipes.fields import Fields, FieldsDecoder
 from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.resample import Resample
 from headrace.recipes.image.stages import Paint
@@ -74,6 +75,8 @@ def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
         decoder = SyntheticDecoder(decode, shape)
     elif isinstance(decode, Call):
         decoder = CallDecoder(decode)
+    elif isinstance(decode, Fields):
+        decoder = FieldsDecoder(decode)
     else:
         decoder = NoDecoder()
     targets = Targets(recipe.source.targets, recipe.target_transform)

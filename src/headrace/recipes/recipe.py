@@ -16,7 +16,9 @@ from headrace.core.errors import OptionError
 from headrace.core.forms import Form
 from headrace.core.layout import BFLOAT16, RowLayout
 from headrace.recipes.calls import Call, as_op
-from headrace.recipes.checks import check_batch, check_followers
+from headrace.recipes.checks import check_batch, check_followers, gives_texts
+from headrace.recipes.collating import collated
+from headrace.recipes.fields import Fields
 from headrace.recipes.fingerprint import digest
 from headrace.recipes.image.annotations import Boxes, Follower, Mask
 from headrace.recipes.image.geometry import Geometry
@@ -99,6 +101,8 @@ class Recipe:
             check_followers(self)
         if self.ragged and self.collate is None:
             object.__setattr__(self, "collate", stacked_images if self.size.fixed else listed_images)
+        elif self.collate is None and (isinstance(decoder, Fields) or gives_texts(self)):
+            object.__setattr__(self, "collate", collated)
         brief = [s for s in every_step(steps) if isinstance(s, Normalise) and s.dtype == BFLOAT16]
         if self.collate is not None and brief:
             raise OptionError(
@@ -239,7 +243,7 @@ class Recipe:
     def gives_images(self) -> bool:
         """Whether samples are images as headrace writes them, and not what user code made of them."""
         last = self.steps[-1] if self.steps else self.decoder
-        return not isinstance(last, Call | SyntheticDecode | None)
+        return not isinstance(last, Call | Fields | SyntheticDecode | None)
 
     @property
     def by_pixel(self) -> bool:
@@ -260,7 +264,7 @@ class Recipe:
     def user_code(self) -> bool:
         """Whether a worker runs Python code of the user's, which holds the GIL and uses global generators."""
         ops = (self.decoder, *self.every_step)
-        return self.target_transform is not None or any(isinstance(op, Call) for op in ops)
+        return self.target_transform is not None or any(isinstance(op, Call | Fields) for op in ops)
 
     def fingerprint(self, form: Form) -> str:
         """A digest of all that a form depends on: jobs share a form exactly when these are equal."""
@@ -352,7 +356,7 @@ def _count(part: float, size: int) -> int:
 
 def _check_order(decoder: Op | None, steps: Sequence[Op]) -> None:
     """Refuse steps in an order that cannot work, so that nobody finds out in the middle of an epoch."""
-    if not isinstance(decoder, Call | Decode | SyntheticDecode | None):
+    if not isinstance(decoder, Call | Decode | Fields | SyntheticDecode | None):
         raise OptionError(
             f"decode={decoder}: this is a step of augment=; decode takes image.decode() or a callable"
         )
@@ -377,6 +381,11 @@ def _check_order(decoder: Op | None, steps: Sequence[Op]) -> None:
             step, Geometry | Pixels | Normalise | Layout | RandomErasing
         ):
             raise OptionError(f"augment[{at}], {step}: this belongs into decode=")
+        if isinstance(value, Fields):
+            raise OptionError(
+                f"augment[{at}], {step}: needs an image, and fields() gives a dict; write it behind image.decode() "
+                "in fields(), or in a function of your own"
+            )
         if value is None:
             raise OptionError(f"augment[{at}], {step}: needs an image; pass decode=image.decode()")
         if written is not None and isinstance(step, Geometry | Pixels | Normalise):

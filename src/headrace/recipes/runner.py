@@ -13,6 +13,7 @@ from headrace.core.layout import Field, RowLayout
 from headrace.core.tree import LEAF, Spec, flatten
 from headrace.recipes.chain import Chain, State
 from headrace.recipes.decoders import CallDecoder, Decoder, NoDecoder
+from headrace.recipes.fields import FieldsDecoder
 from headrace.recipes.image.annotations import Track
 from headrace.recipes.image.rows import from_storage
 from headrace.recipes.op import Columns
@@ -65,7 +66,7 @@ class RecipeProgram:
     @property
     def runs_user_code(self) -> bool:
         """Whether Python code of the user's runs, which holds the GIL and draws from global generators."""
-        called = isinstance(self._decoder, CallDecoder) or self._targets.user_code
+        called = isinstance(self._decoder, CallDecoder | FieldsDecoder) or self._targets.user_code
         return called or any(chain.user_code for chain in (self._lead, self._trunk, *self._outlets))
 
     def run(self, work: Work, out: list[NDArray[Any]]) -> None:

@@ -75,6 +75,13 @@ class OrderedEpoch:
         last = self._step == self.steps
         return Draw(self.epoch, step, indices, self._base + gone, last, known=self._known)
 
+    def upcoming(self, steps: int) -> NDArray[np.int64] | None:
+        """The samples of the batch that comes so many after the last one drawn, if there is one."""
+        step = self._step - 1 + steps
+        if step >= self.steps:
+            return None
+        return self._geometry.share(self._order, step)[0].astype(np.int64)
+
 
 class UniformEpoch(OrderedEpoch):
     """Draws the batches of one epoch for one rank in the uniform order, from ``position`` on."""
@@ -110,3 +117,7 @@ class UniformDraws:
         if self._epoch is None:
             self._epoch = self._make()
         return self._epoch.draw()
+
+    def upcoming(self, steps: int) -> NDArray[np.int64] | None:
+        """See ``OrderedEpoch``."""
+        return None if self._epoch is None else self._epoch.upcoming(steps)

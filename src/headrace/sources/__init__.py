@@ -1,5 +1,6 @@
 """Where samples lie: sources read the encoded bytes of many samples at once."""
 
+from headrace.sources.archives import ShardSource, TableSource, shards, table
 from headrace.sources.arrow import ArrowSource, hf
 from headrace.sources.folders import IMAGE_EXTENSIONS, files, folder
 from headrace.sources.identity import identities
@@ -16,12 +17,16 @@ __all__ = [
     "Locating",
     "Location",
     "LocationReader",
+    "ShardSource",
     "Source",
     "SyntheticSource",
+    "TableSource",
     "files",
     "folder",
     "hf",
     "identities",
     "locating",
+    "shards",
     "synthetic",
+    "table",
 ]

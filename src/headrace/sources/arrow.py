@@ -86,11 +86,11 @@ class ArrowSource:
         self._bytes: list[Cells] = []
         self._paths: list[Cells | None] = []
         for chunk in table.column(self._column).chunks:
-            data, paths = _parts(chunk, self._column)
+            data, paths = parts_of(chunk, self._column)
             self._bytes.append(Cells(data))
             self._paths.append(None if paths is None else Cells(paths))
         self._starts = np.cumsum([0, *map(len, self._bytes)])
-        self.targets = _targets(table, self._target, self._rows)
+        self.targets = targets_of(table, self._target, self._rows)
 
     def _check(self) -> None:
         """Which rows of its table a dataset has is no part of its public interface: it is asked for two of them."""
@@ -263,7 +263,7 @@ class NumberedSource(ArrowSource):
         self.targets = np.arange(len(self))
 
 
-def _parts(chunk: Any, column: str) -> tuple[Any, Any]:
+def parts_of(chunk: Any, column: str) -> tuple[Any, Any]:
     """The bytes and the paths of a chunk of images; of plain bytes, there are no paths."""
     kind = str(chunk.type)
     if kind in ("binary", "large_binary"):
@@ -271,12 +271,15 @@ def _parts(chunk: Any, column: str) -> tuple[Any, Any]:
     fields = [field.name for field in chunk.type] if kind.startswith("struct<") else []
     if set(fields) == {"bytes", "path"}:
         parts = dict(zip(fields, chunk.flatten(), strict=True))
-        if all(str(part.type) in _OFFSETS for part in parts.values()):
+        if str(parts["path"].type) == "null":  # as where nothing has one
+            parts["path"] = None
+        if all(part is None or str(part.type) in _OFFSETS for part in parts.values()):
             return parts["bytes"], parts["path"]
-    raise OptionError(f"hf(image={column!r}): a column of {kind} is neither one of images nor of bytes")
+    raise OptionError(f"image={column!r}: a column of {kind} is neither one of images nor of bytes")
 
 
-def _targets(table: Any, column: str | None, rows: NDArray[np.int64] | None) -> Any:
+def targets_of(table: Any, column: str | None, rows: NDArray[np.int64] | None) -> Any:
+    """The targets in a column, of all rows or of some."""
     if column is None:
         return None
     found = table.column(column)

@@ -26,6 +26,13 @@ def identities(source: Source) -> NDArray[np.uint8]:
     return out
 
 
+def identities_of(source: Source, indices: NDArray[np.int64]) -> list[bytes]:
+    """The same for some samples, as bytes."""
+    many = getattr(source, "identity_bytes", None)
+    names = many(indices) if many is not None else [_bytes(source.identity(int(index))) for index in indices]
+    return [hashlib.blake2b(name, digest_size=IDENTITY_BYTES).digest() for name in names]
+
+
 def _blocks(source: Source, size: int) -> Iterator[tuple[int, list[bytes]]]:
     """The samples' identities as bytes, block by block."""
     # Names of files are bytes already; to make a string of each and bytes of it again takes three times as long.

@@ -6,6 +6,7 @@ import bisect
 import ctypes
 import errno
 import os
+import weakref
 from dataclasses import dataclass
 
 _POPULATE, _WILL_NEED = 22, 3
@@ -15,6 +16,11 @@ _BROKEN = (errno.EFAULT, errno.EIO, 133)
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _madvise = ctypes.CDLL(None, use_errno=True).madvise
 _madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+_mmap, _munmap = (getattr(ctypes.CDLL(None, use_errno=True), name) for name in ("mmap", "munmap"))
+_mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long)
+_mmap.restype = ctypes.c_void_p
+_munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_READ, _SHARED = 1, 1
 
 
 def bring_in(address: int, length: int) -> OSError | None:
@@ -31,6 +37,20 @@ def bring_in(address: int, length: int) -> OSError | None:
             return OSError(failed, os.strerror(failed))
         _madvise(start, size, _WILL_NEED)
     return None
+
+
+def map_file(descriptor: int, size: int) -> memoryview:
+    """The bytes of a file, to be read only, for as long as anybody has a view of them.
+
+    Python's own mappings keep a descriptor each. Where there are thousands of files, these would run out.
+    """
+    address = _mmap(None, size, _READ, _SHARED, descriptor, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        failed = ctypes.get_errno()
+        raise OSError(failed, os.strerror(failed))
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, _munmap, address, size).atexit = False
+    return memoryview(memory).toreadonly()
 
 
 @dataclass(frozen=True)

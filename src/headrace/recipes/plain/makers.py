@@ -9,6 +9,7 @@ from typing import Any
 
 from headrace.core.errors import OptionError
 from headrace.recipes.calls import Call, as_op
+from headrace.recipes.fields import Fields, fields
 from headrace.recipes.image.augment import (
     OPERATIONS,
     Augmentation,
@@ -64,6 +65,13 @@ def call(function: Any, deterministic: bool, style: str) -> Call:
 def views_of(branches: Sequence[Sequence[Op]]) -> Views:
     """All branches as they are."""
     return views(*branches)
+
+
+def fields_of(names: tuple[str, ...], decoders: tuple[Op, ...], steps: tuple[tuple[Op, ...], ...]) -> Fields:
+    """Each field with what decodes it and what follows."""
+    if not len(names) == len(decoders) == len(steps) == len({*names}):
+        raise OptionError("expected a decode step and a list of steps for each field, and no field twice")
+    return fields({name: [one, *rest] for name, one, rest in zip(names, decoders, steps, strict=True)})
 
 
 def fit(height: int, width: int, cover: bool, divides: bool, **options: Any) -> Fit:

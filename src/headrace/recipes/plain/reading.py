@@ -89,6 +89,22 @@ SOURCES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
             "storage_options": Any,
         },
     ),
+    "shards": (
+        lambda **options: _public("shards")(**options),
+        {
+            "urls": list[str],
+            "image": str,
+            "fields": tuple[str, ...] | None,
+            "target": str | None,
+            "layout": str,
+            "inside": str,
+            "max_bytes": int,
+        },
+    ),
+    "table": (
+        lambda **options: _public("table")(**options),
+        {"paths": list[str], "image": str, "target": str | None},
+    ),
     "synthetic.source": (
         lambda **options: _public("synthetic.source")(**options),
         {

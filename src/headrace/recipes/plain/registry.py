@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headrace.recipes.calls import Call
+from headrace.recipes.collating import collated
+from headrace.recipes.fields import Fields
 from headrace.recipes.image import annotations as follow
 from headrace.recipes.image import (
     augment,
@@ -56,6 +58,7 @@ def _operation(name: str, make: Callable[..., Any], **fixed: Any) -> Entry:
 ENTRIES: tuple[Entry, ...] = (
     Entry("call", Call, makers.call),
     Entry("views", Views, makers.views_of),
+    Entry("fields", Fields, makers.fields_of),
     Entry("synthetic.decode", SyntheticDecode, synthetic_decode),
     Entry("image.decode", ops.Decode, ops.decode),
     # Crops, resizes and flips.
@@ -119,6 +122,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "pil_decode": pil_decode,
     "stacked_images": stacked_images,
     "listed_images": listed_images,
+    "collated": collated,
 }
 """Functions of headrace's own that stand in recipes where users' may: to read them runs no code of anybody else's."""
 

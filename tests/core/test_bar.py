@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from headrace.cli.bar import Bar
+from headrace.core.bar import Bar
 
 WIPED = b"\r\n\x1b[?25h\r\x1b[1A\x1b[2K"
 """What a terminal is sent in the end: the cursor comes back, in the line of the bar, which is empty."""

@@ -1,0 +1,65 @@
+"""headrace over the single objects of the bucket: without a disk tier, and with one of either size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from benchmarks.bucket.contenders import Setup, number_of
+
+import headrace as hr
+
+
+def source(setup: Setup) -> Any:
+    """The bucket as headrace's source. Where it is spelled otherwise, this is the one place to change."""
+    return hr.folder(
+        f"{setup.bucket}/train", storage_options={"endpoint": setup.endpoint, "allow_http": True}
+    )
+
+
+def disk_options(setup: Setup) -> dict[str, Any]:
+    """What gives the loader a disk tier. It keeps the photos' own bytes, as everybody's cache does."""
+    if not setup.cache_bytes:
+        return {}
+    return {"disk": hr.Disk(setup.cache_bytes, setup.cache, form="encoded")}
+
+
+class HeadraceLoader:
+    """A recipe over the bucket; samples are told apart by their index, which stands in for their class."""
+
+    def __init__(self, setup: Setup) -> None:
+        photos = source(setup)
+        self.numbers = np.array([number_of(photos.name(index)) for index in range(len(photos))])
+        # Classes do not tell whether each photo came exactly once; the source's own order does.
+        photos._targets = np.arange(len(photos))
+        if not np.array_equal(photos.targets, np.arange(len(photos))):
+            raise RuntimeError("the source's targets cannot be exchanged, so photos cannot be told apart")
+        recipe = hr.Recipe(
+            source=photos,
+            decode=hr.image.decode(),
+            augment=[hr.image.random_resized_crop(setup.size), hr.image.horizontal_flip()],
+        )
+        self.loader = hr.DataLoader(
+            recipe,
+            batch_size=setup.batch,
+            shuffle=True,
+            num_workers=setup.workers,
+            seed=setup.seed,
+            cache=None,
+            **disk_options(setup),
+        )
+
+    def epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
+        """One epoch."""
+        for images, indices in self.loader:
+            yield images, self.numbers[np.asarray(indices)]
+
+    def close(self) -> None:
+        """End the workers."""
+        self.loader.close()
+
+
+def open_loader(setup: Setup) -> HeadraceLoader:
+    """The loader, with a disk tier where there is room for one."""
+    return HeadraceLoader(setup)

@@ -1,0 +1,5 @@
+"""One name."""
+
+
+class VisionDataset:
+    """Nothing."""

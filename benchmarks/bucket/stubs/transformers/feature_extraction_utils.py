@@ -1,0 +1,5 @@
+"""One name."""
+
+
+class BatchFeature:
+    """Nothing is ever one of these."""

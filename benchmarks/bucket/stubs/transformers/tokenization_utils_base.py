@@ -1,0 +1,5 @@
+"""One name."""
+
+
+class BatchEncoding:
+    """Nothing is ever one of these."""

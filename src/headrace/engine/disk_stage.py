@@ -1,0 +1,188 @@
+"""The disk tier in a worker: looked at for what the cache in memory does not have, and given what storage gave.
+
+A sample lies there in one form. Which of the two it is follows from its key, so that all workers and jobs agree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.cache import extents
+from headrace.cache.disk import DiskTier, OpenDisk
+from headrace.core.forms import Form
+from headrace.sources.identity import identities_of
+from headrace.sources.source import Source
+
+Found = tuple[Form, memoryview]
+
+
+@dataclass(frozen=True)
+class DiskUse:
+    """How a job uses a disk tier. It travels to workers."""
+
+    tier: DiskTier
+    encoded: bool
+    """Whether encoded samples are kept there."""
+    decoded: float
+    """The share of samples that are kept there in decoded form, 0 to 1."""
+    decoded_key: str
+    """Tells what was decoded in this way from all else."""
+    whole: int
+    """Samples of the dataset."""
+
+
+class DiskStage:
+    """The tier for the workers of one job. Threads share it."""
+
+    def __init__(self, use: DiskUse, source: Source) -> None:
+        self._use, self._source = use, source
+        self._opening = threading.Lock()
+        self._opened: tuple[int, OpenDisk | None] = (0, None)
+        self._below = int(use.decoded * (1 << 32))
+        self._seen, self._bytes = 0, 0
+
+    @property
+    def copies(self) -> bool:
+        """Whether encoded samples are kept: those can be copied before they are needed."""
+        return self._use.encoded
+
+    def _disk(self) -> OpenDisk | None:
+        """The tier, for this process; None where it cannot be had: that is no reason to stop."""
+        if self._opened[0] != os.getpid():
+            with self._opening:
+                if self._opened[0] != os.getpid():
+                    disk = None
+                    try:
+                        disk = self._use.tier.open()
+                    except OSError as error:
+                        warnings.warn(
+                            f"the disk tier {self._use.tier.path!r} is not used: {error}", stacklevel=2
+                        )
+                    self._opened = os.getpid(), disk
+        return self._opened[1]
+
+    def close(self) -> None:
+        """No more of it is needed here."""
+        pid, disk = self._opened
+        self._opened = (0, None)
+        if disk is not None and pid == os.getpid():
+            disk.close()
+
+    def names(self, indices: NDArray[np.int64]) -> list[bytes]:
+        """What samples are called here."""
+        return identities_of(self._source, indices)
+
+    def find(self, names: Sequence[bytes], *, decoded: bool = True) -> list[Found | None]:
+        """What is there of each sample. ``decoded``: the decoded form will do, too."""
+        out: list[Found | None] = [None] * len(names)
+        disk = self._disk()
+        if disk is None:
+            return out
+        if decoded and self._use.decoded:
+            self._look(disk, Form.DECODED, names, range(len(names)), out)
+        if self._use.encoded:
+            self._look(disk, Form.ENCODED, names, [at for at, one in enumerate(out) if one is None], out)
+        return out
+
+    def _look(
+        self,
+        disk: OpenDisk,
+        form: Form,
+        names: Sequence[bytes],
+        rows: Iterable[int],
+        out: list[Found | None],
+    ) -> None:
+        wanted = list(rows)
+        found = disk.get_many([self._key(form, names[row]) for row in wanted])
+        for row, content in zip(wanted, found, strict=True):
+            if content is not None:
+                out[row] = form, content
+
+    def _key(self, form: Form, name: bytes) -> bytes:
+        of = b"encoded" if form == Form.ENCODED else self._use.decoded_key.encode()
+        return hashlib.blake2b(name, digest_size=16, key=of[:64]).digest()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it is worth while to make something for it."""
+        disk = self._disk()
+        return disk is not None and disk.has_room
+
+    def is_decoded(self, name: bytes) -> bool:
+        """Whether a sample is to be kept in its decoded form."""
+        return int.from_bytes(name[:4], "little") < self._below
+
+    def keep_encoded(self, names: Sequence[bytes], blobs: Sequence[Any], cached: Sequence[bool]) -> None:
+        """Samples as storage gave them. ``cached``: those that memory keeps; the disk does if it has room for all."""
+        self._seen += len(blobs)
+        self._bytes += sum(len(blob) for blob in blobs)
+        disk = self._disk() if self._use.encoded else None
+        if disk is None:
+            return
+        for_all = self._bytes / max(self._seen, 1) * self._use.whole < disk.budget
+        samples = [
+            (self._key(Form.ENCODED, name), [blob])
+            for name, blob, known in zip(names, blobs, cached, strict=True)
+            if (for_all or not known) and not self.is_decoded(name)
+        ]
+        disk.put_many(samples)
+
+    def missing(self, names: Sequence[bytes]) -> list[int]:
+        """Which samples are not there, in any form."""
+        disk = self._disk()
+        if disk is None:
+            return []
+        there = np.zeros(len(names), np.bool_)
+        if self._use.encoded:
+            there |= disk.has_many([self._key(Form.ENCODED, name) for name in names])
+        if self._use.decoded:
+            there |= disk.has_many([self._key(Form.DECODED, name) for name in names])
+        rows: list[int] = np.flatnonzero(~there).tolist()
+        return rows
+
+    def has_room_ahead(self, samples: int) -> bool:
+        """Whether there is room for so many samples before they are needed, as far as one can tell."""
+        disk = self._disk()
+        if disk is None or not self._seen:
+            return False
+        return disk.has_room_ahead(1.2 * samples * self._bytes / self._seen)
+
+    def keep_ahead(self, samples: Sequence[tuple[bytes, Any]]) -> int | None:
+        """Samples that will be needed: to stay, if there is room, else until they are released by the number that is
+        returned."""
+        disk = self._disk()
+        if disk is None or not samples:
+            return None
+        records = [(self._key(Form.ENCODED, name), [blob]) for name, blob in samples]
+        if disk.has_room:
+            disk.put_many(records)
+            there = disk.has_many([key for key, _ in records])
+            records = [one for one, known in zip(records, there, strict=True) if not known]
+        return disk.put_ahead(records) if records else None
+
+    def release(self, numbers: Sequence[int]) -> None:
+        """What was copied ahead of need was used."""
+        disk = self._disk() if numbers else None
+        if disk is not None:
+            disk.release(numbers)
+
+    def keep_decoded(self, values: Mapping[bytes, Any]) -> None:
+        """Decoded samples, by their names."""
+        disk = self._disk()
+        if disk is None or not values:
+            return
+        samples = []
+        for name, value in values.items():
+            pieces = extents.dump(value)
+            if pieces is not None:
+                samples.append((self._key(Form.DECODED, name), pieces))
+        disk.put_many(samples)

@@ -1,0 +1,131 @@
+"""The disk tier of a loader: where it is, how large, and what is kept there."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from headrace.cache.disk import LEAST, DiskTier, read_speed
+from headrace.core import environment
+from headrace.core.errors import OptionError
+from headrace.core.forms import CACHEABLE, Form
+from headrace.core.sizes import parse_size, show_size
+from headrace.engine.disk_stage import DiskUse
+from headrace.loader.place import cpus_per_rank
+from headrace.loader.sums import means_of
+from headrace.measure import load_profile
+from headrace.planning import Staff, decoded_share
+from headrace.recipes.recipe import Recipe
+
+FORMS = ("auto", "encoded", "decoded")
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A disk tier, as a user describes it: ``DataLoader(recipe, disk=headrace.Disk("200GiB", "/mnt/nvme"))``.
+
+    ``size``: bytes, ``"200GiB"``, or a share of the file system (``0.5``, ``"50%"``). ``path``: a folder on a local
+    disk; by default the one in the environment variable ``HEADRACE_DISK``, else ``~/.cache/headrace/disk``. All jobs
+    that name it share what lies there. ``form``: what is kept, ``"encoded"`` or ``"decoded"`` samples; ``"auto"``
+    chooses.
+    """
+
+    size: int | float | str
+    path: str | os.PathLike[str] | None = None
+    form: str = "auto"
+
+
+@dataclass(frozen=True)
+class DiskOption:
+    """The same, checked."""
+
+    path: str
+    nbytes: int
+    form: str
+
+
+def read_disk(disk: Any) -> DiskOption | None:
+    """What ``disk=`` means; None: no tier."""
+    if disk is None:
+        return None
+    if not isinstance(disk, Disk):
+        disk = Disk(disk)
+    if disk.form not in FORMS:
+        raise OptionError(f"Disk(form={disk.form!r}); choose one of {', '.join(map(repr, FORMS))}")
+    path = os.path.abspath(os.fspath(disk.path)) if disk.path is not None else environment.disk_dir()
+    try:
+        os.makedirs(path, 0o700, exist_ok=True)
+        found = os.statvfs(path)
+    except OSError as error:
+        raise OptionError(
+            f"disk=: the folder {path!r} cannot be used: {error.strerror}; name another with "
+            "headrace.Disk(size, path) or HEADRACE_DISK"
+        ) from error
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise OptionError(f"disk=: the folder {path!r} cannot be written to; name another with HEADRACE_DISK")
+    nbytes = parse_size(disk.size, total=found.f_blocks * found.f_frsize, option="disk")
+    if not nbytes:
+        return None
+    if nbytes < LEAST:
+        raise OptionError(
+            f"disk={disk.size!r} is {show_size(nbytes)}, and a disk tier has at least {show_size(LEAST)}; write a "
+            "size such as '200GiB', or a share of the file system such as 0.5"
+        )
+    return DiskOption(path, nbytes, disk.form)
+
+
+def use_disk(
+    option: DiskOption | None, recipe: Recipe, *, cache: Mapping[Form, int], staff: Staff
+) -> DiskUse | None:
+    """How a recipe's session uses its tier; None where there is nothing that it could keep.
+
+    ``cache``: the budgets of the cache in memory. A job that keeps decoded samples there may have some on disk, too,
+    if that promises more. One that does not prepares its images in another way, faster and not bit by bit the same.
+    What it gets is to depend on nothing but its options, so it is not for us to choose then.
+    """
+    if option is None:
+        return None
+    key = ""
+    share = {"encoded": 0.0, "decoded": 1.0}.get(option.form)
+    if share is None:
+        share = _choose(option, recipe, cache, staff) if cache[Form.DECODED] else 0.0
+    try:
+        key = recipe.share_key(Form.DECODED) if share else ""
+    except OptionError as error:
+        if option.form == "decoded":
+            raise OptionError(f"Disk(form='decoded'): {error}") from error
+        share = 0.0
+    encoded = recipe.encoded and option.form != "decoded" and not _is_beside(option, recipe)
+    if not encoded and not share:
+        return None
+    source = recipe.source
+    owner = hashlib.blake2b(source.fingerprint().encode(), digest_size=16).digest()
+    tier = DiskTier(option.path, option.nbytes, owner)
+    return DiskUse(tier, encoded, share, key, len(source))
+
+
+def _choose(option: DiskOption, recipe: Recipe, cache: Mapping[Form, int], staff: Staff) -> float:
+    """The share of samples that are kept decoded, by what earlier starts have measured."""
+    profile, whole = load_profile(recipe), sum(cache.values())
+    terms = None if profile is None else profile.terms(cache=whole, means=means_of(staff))
+    if terms is None:
+        return 0.0
+    link = read_speed(option.path)
+    there = replace(terms, disk=option.nbytes, disk_link=link or math.inf, cpus=cpus_per_rank())
+    split = tuple(cache[form] / whole for form in CACHEABLE)
+    return decoded_share(there, (split[0], split[1], split[2])) if link else 0.0
+
+
+def _is_beside(option: DiskOption, recipe: Recipe) -> bool:
+    """Whether the samples are files of the same file system: a copy there would be no nearer."""
+    if option.form == "encoded":
+        return False  # as the user says
+    root = getattr(recipe.source, "root", None)
+    try:
+        return root is not None and os.stat(root).st_dev == os.stat(option.path).st_dev
+    except OSError:
+        return False

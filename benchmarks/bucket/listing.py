@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from benchmarks.bucket.server import Server
+from benchmarks.common.report import Target, target
 
 import headrace as hr
 from headrace.sources.buckets.gathering import Found, Gathering, Spill
@@ -31,6 +33,8 @@ from headrace.sources.buckets.urls import parse
 
 _CLASS = 10_000
 _PAGE = 1000
+_LISTING = "listing, peak bytes of memory a sample"
+_ALL = "opened, and all looked at, bytes of memory a sample"
 
 
 def _status(name: str) -> int:
@@ -67,7 +71,7 @@ def _write(count: int, folder: Path) -> dict[str, Any]:
     write(listed, parse("s3://bench/train"), sorted(listed.groups), folder, folder / "manifest")
     spill.close()
     return {
-        "listing, peak bytes of memory a sample": round((_status("VmHWM") - before) / count, 2),
+        _LISTING: round((_status("VmHWM") - before) / count, 2),
         "listing, CPU seconds": round(time.process_time() - cpu, 1),
         "bytes of the file a sample": round(os.path.getsize(folder / "manifest") / count, 2),
     }
@@ -89,7 +93,7 @@ def _open(count: int, folder: Path) -> dict[str, Any]:
     return {
         "opening, seconds": round(opened, 4),
         "opened, and 1000 samples looked at, bytes of memory a sample": round(some / count, 2),
-        "opened, and all looked at, bytes of memory a sample": round((_status("VmHWM") - before) / count, 2),
+        _ALL: round((_status("VmHWM") - before) / count, 2),
         "of these its own, not the file's": round((_status("RssAnon") - own) / count, 2),
     }
 
@@ -122,6 +126,22 @@ def measure(count: int = 10_000_000) -> dict[str, Any]:
             ran = subprocess.run([*command, "--count", str(count)], stdout=subprocess.PIPE, check=True)
             out.update(json.loads(ran.stdout))
     return out
+
+
+def targets(server: Server, data: Path, quick: bool) -> list[Target]:
+    """What headrace promises of large buckets. Of bytes per sample the most, while it is listed or after; the first
+    batch with workers."""
+    found = measure(1_000_000 if quick else 10_000_000)
+    most = max(found[_LISTING], found[_ALL])
+    return [
+        target("listing of 10 million keys: bytes per sample", [most], "<=", 40),
+        target(
+            "listing of 10 million keys: seconds to the first batch, manifest cached",
+            [found["first batch, 2 workers, seconds"]],
+            "<=",
+            3,
+        ),
+    ]
 
 
 def main() -> None:

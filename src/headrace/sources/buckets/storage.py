@@ -18,7 +18,7 @@ from headrace.sources.buckets.library import library
 from headrace.sources.buckets.opened import Opened, opened
 from headrace.sources.buckets.options import Options
 from headrace.sources.buckets.ranges import Request, together
-from headrace.sources.buckets.traffic import each
+from headrace.sources.buckets.traffic import Turn, each
 from headrace.sources.buckets.urls import Url, join, parse
 from headrace.sources.entry import Entry
 from headrace.sources.local import MAX_BYTES
@@ -71,10 +71,10 @@ class BucketStorage:
         out: list[bytes | BaseException] = [b""] * len(locations)
         requests = together(locations)
 
-        def one(number: int) -> None:
+        def one(number: int, turn: Turn | None) -> None:
             request = requests[number]
             try:
-                self._get(request, locations, out)
+                self._get(request, locations, out, turn)
             except Exception as error:
                 for row in request.rows:
                     out[row] = error
@@ -82,18 +82,27 @@ class BucketStorage:
         self._each(len(requests), lambda number: requests[number].what, one)
         return out
 
-    def _each(self, count: int, what: Callable[[int], bytes], do: Callable[[int], None]) -> None:
+    def _each(self, count: int, what: Callable[[int], bytes], do: Callable[[int, Turn | None], None]) -> None:
+        """Make several requests of one call, at the same time."""
         if count <= 1:
             if count:
-                do(0)
+                do(0, None)
             return
         try:
-            spare = self.bucket(parse(what(0)).root).traffic.spare()
-        except Exception:
-            spare = 0  # (what is wrong is said of each)
-        each(count, spare, do)
+            traffic = self.bucket(parse(what(0)).root).traffic
+        except Exception:  # (what is wrong is said of each)
+            each(count, 0, lambda number: do(number, None))
+            return
+        turn = traffic.call(count)
+        each(count, traffic.spare(), lambda number: do(number, turn))
 
-    def _get(self, request: Request, locations: Sequence[Location], out: list[bytes | BaseException]) -> None:
+    def _get(
+        self,
+        request: Request,
+        locations: Sequence[Location],
+        out: list[bytes | BaseException],
+        turn: Turn | None,
+    ) -> None:
         if request.stop == request.start:
             return  # (no byte is asked for)
         url = parse(request.what)
@@ -116,7 +125,7 @@ class BucketStorage:
                 raise self._too_large(name, longest, request.whole)
             return answer.bytes(), size
 
-        data, size = self._ask(bucket, name, (request.what, request.start), fetch)
+        data, size = self._ask(bucket, name, (request.what, request.start), turn, fetch)
         if len(data) != size:
             raise NotNow(f"{name}: the connection was lost", paced=True)
         if request.stop is None:
@@ -139,7 +148,9 @@ class BucketStorage:
         )
         return OSError(errno.EFBIG, large + "be so large, pass max_bytes= to files() or folder()", name)
 
-    def _ask(self, bucket: Opened, name: str, key: object, call: Callable[[Any], Any]) -> Any:
+    def _ask(
+        self, bucket: Opened, name: str, key: object, turn: Turn | None, call: Callable[[Any], Any]
+    ) -> Any:
         """Make one request in its turn. What the library says goes no further than this."""
         step = bucket.wait(key)
 
@@ -152,7 +163,7 @@ class BucketStorage:
                 meant = translate(error, name, bucket.kind)
             raise meant
 
-        return bucket.traffic.request(make)
+        return bucket.traffic.request(turn or bucket.traffic.call(1), make)
 
     # -- looking ----------------------------------------------------------------------------------------------
 
@@ -160,12 +171,12 @@ class BucketStorage:
         """See ``Storage``."""
         out: list[Any] = [None] * len(names)
 
-        def one(number: int) -> None:
+        def one(number: int, turn: Turn | None) -> None:
             try:
                 url = parse(names[number])
                 name = str(url)
                 meta = self._ask(
-                    self.bucket(url.root), name, None, lambda store: library().head(store, url.key)
+                    self.bucket(url.root), name, None, turn, lambda store: library().head(store, url.key)
                 )
                 out[number] = Entry(os.fsencode(name), meta["size"], version_of(meta))
             except Exception as error:

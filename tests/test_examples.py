@@ -21,6 +21,7 @@ import headrace
 from headrace import measure
 from headrace.host import control
 from headrace.host.workers import Workers
+from tests.sources.s3_server import running
 
 REPO = Path(__file__).resolve().parent.parent
 EXAMPLES = REPO / "examples"
@@ -203,7 +204,19 @@ def reader(tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> N
     Path("train").symlink_to(pictures)
 
 
-@pytest.mark.usefixtures("private_host", "reader")
+@pytest.fixture
+def bucket(document: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Documents that speak of a bucket find the pictures in a real one."""
+    if "s3://my-bucket" not in document.read_text():
+        return
+    server = running()
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    files = [path for path in pictures.rglob("*") if path.is_file()]
+    server.put("my-bucket", {f"train/{path.relative_to(pictures)}": path.read_bytes() for path in files})
+
+
+@pytest.mark.usefixtures("private_host", "reader", "bucket")
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_python_blocks_run(document: Path, pictures: Path) -> None:
     lacking = run_blocks(document, pictures)
@@ -219,7 +232,7 @@ def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Workers, "start", start)
 
 
-@pytest.mark.usefixtures("private_host", "reader", "no_workers")
+@pytest.mark.usefixtures("private_host", "reader", "bucket", "no_workers")
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_workers_can_import_python_blocks(document: Path, pictures: Path) -> None:
     """As those of the start methods spawn and forkserver do."""

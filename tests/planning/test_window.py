@@ -225,3 +225,13 @@ def test_parts_of_the_time_are_the_time_in_which_anything_was_fetched(spans: lis
             parts += part
     busy = {second for start, length in spans for second in range(start, start + length)}
     assert parts == pytest.approx(len(busy))
+
+
+@given(refusals=st.integers(1, 100), luck=st.floats(0, 1), after=st.floats(0, 20))
+def test_who_sees_to_the_pace_itself_is_not_made_to_wait_long(
+    refusals: int, luck: float, after: float
+) -> None:
+    patience = Patience(300.0)
+    paced, other = (patience.pause(refusals, luck, paced=paced) for paced in (True, False))
+    assert paced == min(paced, other) and paced <= 1.0
+    assert patience.pause(refusals, luck, after, paced=True) >= after, "unless storage asked for it"

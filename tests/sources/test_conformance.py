@@ -21,6 +21,7 @@ from headrace.recipes.subset import SubsetSource
 from headrace.sources import FileReader, Location, Source, files, folder, synthetic
 from tests.recipes.helpers import MemorySource, jpeg, picture
 from tests.sources.archives.helpers import members, write_shards, write_zip
+from tests.sources.s3_server import running
 
 SIZE = 7
 
@@ -45,6 +46,33 @@ def hugging_face(root: Path) -> Any:
     import headrace as hr
 
     return hr.hf(datasets.load_from_disk(str(root / "saved")), target=None)
+
+
+def in_a_bucket(root: Path) -> Any:
+    """The same files, as objects of a real bucket."""
+    server, bucket = running(), f"conformance/{os.getpid()}-{root.name}"
+    paths = tree(root)
+    server.put(bucket, {str(path.relative_to(root)): path.read_bytes() for path in paths})
+    return server, bucket, paths
+
+
+def bucket_folder(root: Path) -> Any:
+    server, bucket, _ = in_a_bucket(root)
+    return folder(f"s3://{bucket}", storage_options=server.options)
+
+
+def bucket_files(root: Path) -> Any:
+    server, bucket, paths = in_a_bucket(root)
+    urls = [f"s3://{bucket}/{path.relative_to(root)}" for path in paths]
+    return files(urls, storage_options=server.options)
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """What is read back from a pickle has the credentials of the environment."""
+    if "bucket" in request.node.name:
+        for name, value in running().environment().items():
+            monkeypatch.setenv(name, value)
 
 
 def shards(root: Path, **options: Any) -> Any:
@@ -87,6 +115,8 @@ LOCATING: dict[str, Callable[[Path], Any]] = {
     "a zip archive": zipped,
     "an Arrow file": lambda root: table(root, "arrow"),
     "a Parquet file": lambda root: table(root, "parquet"),
+    "a folder of a bucket": bucket_folder,
+    "files in a bucket": bucket_files,
 }
 INFLATED: dict[str, Callable[[Path], Any]] = {
     "a zip archive that is deflated": lambda root: zipped(root, zipfile.ZIP_DEFLATED),

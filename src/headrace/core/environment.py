@@ -20,6 +20,13 @@ _LAUNCHES = (("TORCHELASTIC_RUN_ID",), ("SLURM_JOB_ID", "SLURM_STEP_ID"), ("MAST
 _RANKS_HERE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_NTASKS_PER_NODE")
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 
+_AWS_KEYS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+)
+
 # -- headrace's own ------------------------------------------------------------------------------------------
 
 
@@ -160,6 +167,37 @@ def state_home() -> str:
 def _at_home(name: str, usual: str) -> str:
     said = os.environ.get(name, "")
     return said if os.path.isabs(said) else os.path.join(os.path.expanduser("~"), usual)
+
+
+# -- those of AWS's own tools (others are read by the library that talks to buckets) ---------------------------
+
+
+def aws_profile() -> str:
+    """``AWS_PROFILE``, or its older name: whose credentials to use, of those in AWS's files; empty: not said."""
+    return os.environ.get("AWS_PROFILE") or os.environ.get("AWS_DEFAULT_PROFILE", "")
+
+
+def aws_keys() -> bool:
+    """Whether the environment has credentials itself, or says where those of a container or a role come from."""
+    return any(os.environ.get(name) for name in _AWS_KEYS)
+
+
+def aws_region() -> str:
+    """``AWS_REGION`` or ``AWS_DEFAULT_REGION``."""
+    return os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION", "")
+
+
+def aws_endpoint() -> str:
+    """``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL`` or ``AWS_ENDPOINT``: the S3 server, if not Amazon's."""
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    return next((os.environ[name] for name in names if os.environ.get(name)), "")
+
+
+def aws_files() -> tuple[str, str]:
+    """``AWS_SHARED_CREDENTIALS_FILE`` and ``AWS_CONFIG_FILE``; by default two files in ``~/.aws``."""
+    home = os.path.join(os.path.expanduser("~"), ".aws")
+    credentials = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or os.path.join(home, "credentials")
+    return credentials, os.environ.get("AWS_CONFIG_FILE") or os.path.join(home, "config")
 
 
 # -- those of launchers --------------------------------------------------------------------------------------

@@ -70,11 +70,17 @@ class NotNow(HeadraceError):
 
     It is asked again after a pause, while other samples are read; of ``retry_after`` seconds at least, where storage
     said so. A sample that is itself at fault is answered by any other exception.
+
+    ``paced``: the source itself sees to it that storage which refuses is asked less often, for all samples together.
+    So no pause has to be long, and what was refused comes soon after storage is well again.
     """
 
-    def __init__(self, reason: str = "not now", *, retry_after: float | None = None) -> None:
+    def __init__(
+        self, reason: str = "not now", *, retry_after: float | None = None, paced: bool = False
+    ) -> None:
         super().__init__(reason)
         self.retry_after = retry_after
+        self.paced = paced
 
 
 class StorageUnavailable(HeadraceError, RuntimeError):

@@ -239,8 +239,10 @@ class _Reads:
             if self._patient and isinstance(blob, BaseException) and _may_come(blob):
                 doubt = doubtful(blob)
                 after = 0.0 if doubt else float(getattr(blob, "retry_after", None) or 0.0)
-                luck = self._reader.luck()
-                answer = self._attempts.refused(row, now, luck, retry_after=after, doubtful=doubt)
+                luck, paced = self._reader.luck(), bool(getattr(blob, "paced", False))
+                answer = self._attempts.refused(
+                    row, now, luck, retry_after=after, doubtful=doubt, paced=paced
+                )
                 if answer is Answer.GIVE_UP:
                     raise self._unavailable(row, self._reader.patience, blob)
                 if answer is Answer.AGAIN:

@@ -99,11 +99,14 @@ class Patience:
     first: float = 0.1
     """The first pause, at most."""
     longest: float = 30.0
+    paced: float = 1.0
+    """The longest where the source itself sees to it that storage is not asked too often."""
 
-    def pause(self, refusals: int, luck: float, retry_after: float = 0.0) -> float:
+    def pause(self, refusals: int, luck: float, retry_after: float = 0.0, *, paced: bool = False) -> float:
         """Seconds until the next attempt: each pause up to twice as long as the one before, and never shorter,
         until they are the longest. ``retry_after``: what storage asked for; not less than that."""
-        most = min(self.longest, self.first * 2.0 ** min(refusals - 1, 60))
+        longest = min(self.longest, self.paced) if paced else self.longest
+        most = min(longest, self.first * 2.0 ** min(refusals - 1, 60))
         return max(most * (0.5 + 0.5 * luck), retry_after * (1.0 + 0.1 * luck))
 
     def hangs(self, usual: float) -> float:
@@ -165,9 +168,17 @@ class Attempts:
         self._rows.pop(row, None)
 
     def refused(
-        self, row: int, now: float, luck: float, *, retry_after: float = 0.0, doubtful: bool = False
+        self,
+        row: int,
+        now: float,
+        luck: float,
+        *,
+        retry_after: float = 0.0,
+        doubtful: bool = False,
+        paced: bool = False,
     ) -> Answer:
-        """Storage did not give a row this time. ``doubtful``: that may be the sample's own fault."""
+        """Storage did not give a row this time. ``doubtful``: that may be the sample's own fault. ``paced``: see
+        ``Patience``."""
         one = self._rows[row]
         one.open -= 1
         one.refusals += 1
@@ -178,7 +189,7 @@ class Attempts:
         end = one.since + self._patience.total
         if now >= end and not doubtful:
             return Answer.GIVE_UP
-        one.due = now + self._patience.pause(one.refusals, luck, retry_after)
+        one.due = now + self._patience.pause(one.refusals, luck, retry_after, paced=paced)
         if not doubtful:
             one.due = min(one.due, end)  # one more time when the time is over
         return Answer.AGAIN

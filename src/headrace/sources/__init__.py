@@ -2,9 +2,9 @@
 
 from headrace.sources.archives import ShardSource, TableSource, shards, table
 from headrace.sources.arrow import ArrowSource, hf
-from headrace.sources.folders import IMAGE_EXTENSIONS, folder
+from headrace.sources.folders import IMAGE_EXTENSIONS, files, folder
 from headrace.sources.identity import identities
-from headrace.sources.local import FileReader, FileSource, files
+from headrace.sources.local import FileReader, FileSource
 from headrace.sources.location import Locating, Location, LocationReader, locating
 from headrace.sources.simulated import SyntheticSource, synthetic
 from headrace.sources.source import Source

@@ -1,18 +1,20 @@
-"""Folders of files: a class per sub-folder, a manifest, or no labels at all."""
+"""Folders of files: a class per sub-folder, a manifest, or no labels at all; and files that are named one by one."""
 
 from __future__ import annotations
 
-import csv
-import json
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from headrace.core.errors import OptionError
-from headrace.sources.local import MAX_BYTES, FileSource
+from headrace.sources.labels import csv_pairs, json_pairs, numbered
+from headrace.sources.local import MAX_BYTES, FileSource, is_url, local_path
 from headrace.sources.paths import PathTable
+
+if TYPE_CHECKING:
+    from headrace.sources.buckets.source import BucketSource
 
 IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -26,8 +28,10 @@ def folder(
     followlinks: bool = True,
     allow_empty: bool = False,
     max_bytes: int | str = MAX_BYTES,
-) -> FileSource:
-    """A source of the files below ``root``.
+    storage_options: Mapping[str, Any] | None = None,
+    refresh: bool | str = "auto",
+) -> FileSource | BucketSource:
+    """A source of the files below ``root``: a folder, or a URL of a bucket (``s3://``, ``gs://``, ``az://``).
 
     Each sub-folder is a class, numbered by sorted name; files may lie deeper inside it. The order is that of
     torchvision's ``ImageFolder``: class by class, folder by folder, name by name. Names that start with a dot
@@ -38,9 +42,27 @@ def folder(
     that are numbers are the targets; other labels are classes, numbered by sorted name.
 
     ``labels=False``: all files, however deep, without targets. ``extensions=None`` takes files of every name.
-    ``max_bytes``: as of ``files``.
+    ``max_bytes`` and ``storage_options``: as of ``files``. What a bucket holds is listed once, and that kept; when
+    it is listed again, ``refresh`` says: ``"auto"``, ``True`` (now) or ``False`` (never). See docs/buckets.md.
     """
-    path = os.path.abspath(os.fspath(root))
+    if is_url(root):
+        from headrace.sources.buckets.folders import bucket_folder
+
+        return bucket_folder(
+            os.fspath(root),
+            extensions=extensions,
+            manifest=None if manifest is None else os.fspath(manifest),
+            labels=labels,
+            allow_empty=allow_empty,
+            max_bytes=max_bytes,
+            storage_options=storage_options,
+            refresh=refresh,
+        )
+    if storage_options is not None or refresh != "auto":
+        raise OptionError(
+            f"folder({os.fspath(root)!r}): storage_options= and refresh= are for URLs of buckets"
+        )
+    path = os.path.abspath(local_path(root))
     if not os.path.isdir(path):
         what = "is not a folder" if os.path.exists(path) else "does not exist"
         raise OptionError(f"folder({path!r}) {what}; expected a folder of samples")
@@ -130,64 +152,52 @@ def _files_below(
 def _from_manifest(root: str, path: str, options: dict[str, Any]) -> FileSource:
     if not os.path.isfile(path):
         raise OptionError(f"manifest {path!r} does not exist; its path is taken from the folder {root!r}")
+    with open(path, "rb") as file:
+        text = file.read()
     if path.endswith(".json"):
-        pairs = _json_pairs(path)
+        pairs: list[tuple[str, Any]] = json_pairs(text, path)
     elif path.endswith((".csv", ".tsv")):
-        pairs = _csv_pairs(root, path)
+        pairs = list(csv_pairs(text, path, lambda name: os.path.exists(os.path.join(root, name))))
     else:
         raise OptionError(f"manifest {path!r} must end in .csv, .tsv or .json")
     if not pairs:
         raise OptionError(f"manifest {path!r} lists no files")
-    targets, classes = _numbered([label for _, label in pairs])
+    targets, classes = numbered([label for _, label in pairs])
     table = PathTable(root, (os.fsencode(name) for name, _ in pairs))
     return FileSource(table, targets, classes=classes, **options)
 
 
-def _json_pairs(path: str) -> list[tuple[str, Any]]:
-    with open(path, encoding="utf-8") as file:
-        content = json.load(file)
-    items = list(content.items()) if isinstance(content, dict) else content
-    pairs = []
-    for item in items if isinstance(items, list) else ():
-        values = list(item.values()) if isinstance(item, dict) else item
-        if not isinstance(values, list | tuple) or len(values) < 2 or not isinstance(values[0], str):
-            raise OptionError(f"manifest {path!r}: expected a file name and a label, got {item!r}")
-        pairs.append((values[0], values[1]))
-    return pairs
+def files(
+    paths: Sequence[str | os.PathLike[str]],
+    targets: Any = None,
+    *,
+    encoded: bool = True,
+    max_bytes: int | str = MAX_BYTES,
+    storage_options: Mapping[str, Any] | None = None,
+) -> FileSource | BucketSource:
+    """A source of the given files, in the given order, with an optional target for each: paths, or URLs of objects
+    (``s3://``, ``gs://``, ``az://``, ``https://``).
 
+    With ``encoded=False`` the files are not read: decode is called with each file's path (as bytes). A file of more
+    than ``max_bytes`` (a number, or as ``"1GiB"``, the default) is a bad sample, and is not read.
+    ``storage_options``: how the bucket is reached, where the environment does not say it. See docs/buckets.md.
+    """
+    if isinstance(paths, str | bytes | os.PathLike):
+        raise OptionError(
+            f"files() takes a list of paths, got the single path {paths!r}; write files([{paths!r}])"
+        )
+    if len(paths) == 0:
+        raise OptionError("files() got an empty list of paths")
+    urls = sum(map(is_url, paths))
+    if urls:
+        if urls < len(paths):
+            raise OptionError("files() got paths and URLs in one list; make a source of each")
+        from headrace.sources.buckets.folders import bucket_files
 
-def _csv_pairs(root: str, path: str) -> list[tuple[str, str]]:
-    with open(path, encoding="utf-8-sig", newline="") as file:
-        rows = [row for row in csv.reader(file, delimiter="\t" if path.endswith(".tsv") else ",") if row]
-    for number, row in enumerate(rows, start=1):
-        if len(row) < 2:
-            raise OptionError(
-                f"manifest {path!r}, line {number}: expected a file name and a label, got {row!r}"
-            )
-    # A first line that names no file is a header; no list of possible header words is needed.
-    if rows and not os.path.exists(os.path.join(root, rows[0][0])):
-        rows = rows[1:]
-    return [(row[0], row[1]) for row in rows]
-
-
-def _numbered(labels: list[Any]) -> tuple[Any, list[str] | None]:
-    """Targets from labels: numbers as they are, anything else as the number of its class."""
-    for kind in (int, float):
-        try:
-            return [
-                kind(label) if isinstance(label, str) else _exactly(kind, label) for label in labels
-            ], None
-        except (TypeError, ValueError):
-            continue
-    if all(isinstance(label, str) for label in labels):
-        classes = sorted(set(labels))
-        number = {name: at for at, name in enumerate(classes)}
-        return [number[label] for label in labels], classes
-    return labels, None
-
-
-def _exactly(kind: type, label: Any) -> Any:
-    """``label`` if it is a number of ``kind`` (an integer also counts as a float)."""
-    if isinstance(label, bool) or not isinstance(label, (int, kind)):
-        raise TypeError(f"{label!r} is no {kind.__name__}")
-    return kind(label)
+        return bucket_files(
+            paths, targets, encoded=encoded, max_bytes=max_bytes, storage_options=storage_options
+        )
+    if storage_options is not None:
+        raise OptionError("files(): storage_options= are for URLs of buckets, and these are paths")
+    table = PathTable.of([local_path(path) for path in paths])
+    return FileSource(table, targets, encoded=encoded, max_bytes=max_bytes)

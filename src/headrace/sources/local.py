@@ -10,6 +10,7 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -253,22 +254,18 @@ def _read(descriptor: int, size: int, path: bytes) -> bytes | BaseException:
         os.close(descriptor)
 
 
-def files(
-    paths: Sequence[str | os.PathLike[str]],
-    targets: Any = None,
-    *,
-    encoded: bool = True,
-    max_bytes: int | str = MAX_BYTES,
-) -> FileSource:
-    """A source of the given files, in the given order, with an optional target for each.
+def is_url(what: str | bytes | os.PathLike[str]) -> bool:
+    """Whether it names something elsewhere than in the file system."""
+    text = os.fsencode(what)
+    return b"://" in text and not text.startswith(b"file://")
 
-    With ``encoded=False`` the files are not read: decode is called with each file's path (as bytes). A file of more
-    than ``max_bytes`` (a number, or as ``"1GiB"``, the default) is a bad sample, and is not read.
-    """
-    if isinstance(paths, str | bytes | os.PathLike):
-        raise OptionError(
-            f"files() takes a list of paths, got the single path {paths!r}; write files([{paths!r}])"
-        )
-    if len(paths) == 0:
-        raise OptionError("files() got an empty list of paths")
-    return FileSource(PathTable.of(paths), targets, encoded=encoded, max_bytes=max_bytes)
+
+def local_path(what: str | bytes | os.PathLike[str]) -> str:
+    """A path, also where it was written as a ``file://`` URL."""
+    text = os.fsdecode(what)
+    if not text.startswith("file://"):
+        return text
+    path = unquote(text.removeprefix("file://").removeprefix("localhost"))
+    if not path.startswith("/"):
+        raise OptionError(f"{text!r} is no URL of a file; expected file:///path")
+    return path

@@ -45,6 +45,10 @@ def _files(root: str, paths: list[str], **options: Any) -> Any:
     return _public("files")([os.path.join(root, path) for path in paths], **options)
 
 
+def _objects(root: str, paths: list[str], **options: Any) -> Any:
+    return _public("files")([root + path for path in paths], **options)
+
+
 SOURCES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "folder": (
         lambda **options: _public("folder")(**options),
@@ -61,6 +65,29 @@ SOURCES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "files": (
         _files,
         {"root": str, "paths": list[str], "targets": Any, "encoded": bool, "max_bytes": int},
+    ),
+    "folder of a bucket": (
+        lambda **options: _public("folder")(**options),
+        {
+            "root": str,
+            "extensions": tuple[str, ...] | None,
+            "manifest": str | None,
+            "labels": bool,
+            "allow_empty": bool,
+            "max_bytes": int,
+            "storage_options": Any,
+        },
+    ),
+    "files of buckets": (
+        _objects,
+        {
+            "root": str,
+            "paths": list[str],
+            "targets": Any,
+            "encoded": bool,
+            "max_bytes": int,
+            "storage_options": Any,
+        },
     ),
     "shards": (
         lambda **options: _public("shards")(**options),

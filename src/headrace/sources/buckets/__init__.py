@@ -1,0 +1,1 @@
+"""Objects of buckets: ``s3://``, ``gs://``, ``az://`` and ``https://``, through obstore."""

@@ -1,0 +1,268 @@
+"""All requests of this process to one bucket: how many at once, and threads that make several for one call."""
+
+from __future__ import annotations
+
+import atexit
+import heapq
+import itertools
+import os
+import queue
+import random
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import TypeVar
+
+from headrace.core.errors import NotNow
+from headrace.core.memory import thread_room
+from headrace.planning.congestion import Congestion
+from headrace.planning.window import WIDEST
+
+Out = TypeVar("Out")
+_LINGER = 10.0
+"""Seconds for which a thread waits for something to do."""
+_LONG = 1.0
+"""Seconds after which who waits looks for itself, in any case."""
+_AT_LEAST = 3
+"""Threads that help with a call although all requests that may be are under way: theirs come first, if it is old."""
+_EXIT = 2.0
+"""Seconds for which requests under way are waited for when the program ends."""
+
+
+Turn = tuple[bool, int]
+"""Who goes first: lower ones do."""
+
+
+class _Waiting:
+    """A request that waits for its turn."""
+
+    __slots__ = ("_closed", "turn")
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self._closed = threading.Lock()
+        self._closed.acquire()
+
+    def __lt__(self, other: _Waiting) -> bool:
+        return self.turn < other.turn
+
+    def go(self) -> None:
+        """It is its turn."""
+        self._closed.release()
+
+    def wait(self, pause: float) -> bool:
+        """Whether its turn has come; False: nothing is let in for a while, and that is over."""
+        return self._closed.acquire(timeout=pause if pause > 0 else _LONG)
+
+
+class Traffic:
+    """The requests to one bucket. ``Congestion`` decides how many there are; whoever wants one more waits here.
+
+    The engine asks for as many as keep up with preparing, and this is what it gets: its threads wait for their turn
+    like any others. Those of the call that came first go first: so orders are done one after the other, and not all
+    at the same time, late. A call for one object alone is before all others, as somebody waits for what was refused.
+    """
+
+    def __init__(self, most: int = WIDEST) -> None:
+        self._lock = threading.Lock()
+        self._congestion = Congestion(most)
+        self._luck = random.Random().random  # (the user's own random numbers stay as they are)
+        self._under_way = 0
+        self._queue: list[_Waiting] = []
+        self._calls = itertools.count()
+        self._not_before = 0.0
+        _all.add(self)
+
+    @property
+    def limit(self) -> int:
+        """Requests that may be under way now."""
+        return self._congestion.limit
+
+    @property
+    def usual(self) -> float:
+        """Seconds that an answer takes."""
+        return self._congestion.usual
+
+    def spare(self) -> int:
+        """Requests that could be begun at once."""
+        return max(0, self._congestion.limit - self._under_way - len(self._queue))
+
+    def call(self, count: int) -> Turn:
+        """The turn of a call that makes so many requests."""
+        return (count > 1, next(self._calls))
+
+    def request(self, turn: Turn, make: Callable[[], Out]) -> Out:
+        """Make one request when its turn has come. ``NotNow`` from it is a refusal, all else an answer."""
+        begun = self._enter(turn)
+        refused = True
+        try:
+            out = make()
+            refused = False
+            return out
+        except Exception as error:
+            refused = isinstance(error, NotNow)
+            raise
+        finally:
+            self._leave(begun, refused)
+
+    def _enter(self, turn: Turn) -> float:
+        if _ending:
+            raise NotNow("the program ends")
+        with self._lock:
+            now = time.monotonic()
+            if not self._queue and self._room(now):
+                self._under_way += 1
+                return now
+            mine = _Waiting(turn)
+            heapq.heappush(self._queue, mine)
+        try:
+            while not mine.wait(self._not_before - time.monotonic()):
+                with self._lock:
+                    self._admit(time.monotonic())
+        except BaseException:  # (Ctrl-C)
+            self._withdraw(mine)
+            raise
+        return time.monotonic()
+
+    def _withdraw(self, mine: _Waiting) -> None:
+        with self._lock:
+            if mine in self._queue:
+                self._queue.remove(mine)
+                heapq.heapify(self._queue)
+            else:
+                self._under_way -= 1
+                self._admit(time.monotonic())
+
+    def _room(self, now: float) -> bool:
+        return self._under_way < self._congestion.limit and now >= self._not_before
+
+    def _admit(self, now: float) -> None:
+        """Let in who waits, as many as may be."""
+        while self._queue and self._room(now):
+            self._under_way += 1
+            heapq.heappop(self._queue).go()
+
+    def _leave(self, begun: float, refused: bool) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if refused:
+                self._congestion.refused(now, begun, self._luck())
+                self._not_before = now + self._congestion.pause(self._luck())
+            else:
+                self._congestion.answered(now, now - begun, self._under_way)
+                self._not_before = 0.0
+            self._under_way -= 1
+            self._admit(now)
+
+    def end(self, until: float) -> None:
+        """Wait for what is under way; nothing new is begun."""
+        while self._under_way and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+class _Hands:
+    """Threads that make requests, started when they are needed. Daemons: none of them keeps a process alive."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._running = self._idle = 0
+
+    def submit(self, job: Callable[[], None]) -> bool:
+        """Have a job done; False: no thread is free, and none can be started."""
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            elif self._running < WIDEST and thread_room(1):
+                try:
+                    threading.Thread(target=self._run, name="headrace-bucket", daemon=True).start()
+                except RuntimeError:
+                    return False
+                self._running += 1
+            else:
+                return False
+        self._jobs.put(job)
+        return True
+
+    def _run(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=_LINGER)
+            except queue.Empty:
+                with self._lock:
+                    if self._idle:  # else a job is on its way to this thread
+                        self._idle -= 1
+                        self._running -= 1
+                        return
+                continue
+            job()
+            del job
+            with self._lock:
+                self._idle += 1
+
+
+def each(count: int, spare: int, do: Callable[[int], None]) -> None:
+    """Call ``do`` with 0 to ``count - 1``, in this thread and in others beside it. It must not raise. ``spare``:
+    requests that could be begun at once."""
+    helpers = min(count - 1, max(spare, _AT_LEAST))
+    numbers = itertools.count()
+    left, over = helpers, threading.Event()
+    lock = threading.Lock()
+
+    def work() -> None:
+        while (number := next(numbers)) < count:
+            do(number)
+
+    def help_out() -> None:
+        nonlocal left
+        try:
+            work()
+        finally:
+            with lock:
+                left -= 1
+                if not left:
+                    over.set()
+
+    for _ in range(helpers):
+        if not _hands.submit(help_out):
+            with lock:
+                left -= 1
+                if not left:
+                    over.set()
+    work()
+    if helpers:
+        over.wait()
+
+
+def watch(thread: threading.Thread) -> None:
+    """A thread that is in the library is waited for when the program ends."""
+    _watched.add(thread)
+
+
+_hands = _Hands()
+_watched: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+_all: weakref.WeakSet[Traffic] = weakref.WeakSet()
+_ending = False
+
+
+def _in_child() -> None:
+    """Threads and what they hold stay with the parent."""
+    global _hands, _all, _watched
+    _hands, _all, _watched = _Hands(), weakref.WeakSet(), weakref.WeakSet()
+
+
+def _at_exit() -> None:
+    # No thread should come back from the library to an interpreter that is being taken apart.
+    global _ending
+    _ending = True
+    until = time.monotonic() + _EXIT
+    for traffic in list(_all):
+        traffic.end(until)
+    for thread in list(_watched):
+        if thread.is_alive():
+            thread.join(max(0.0, until - time.monotonic()))
+
+
+os.register_at_fork(after_in_child=_in_child)
+atexit.register(_at_exit)

@@ -6,14 +6,17 @@ import ast
 import gc
 import importlib
 import importlib.util
+import io
 import os
 import re
 import runpy
 import subprocess
 import sys
+import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -205,6 +208,24 @@ def reader(tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.fixture
+def shards(document: Path, reader: None, pictures: Path) -> None:
+    """The page on where data lies finds the pictures in shards, too; the page on shards makes its own."""
+    if document.name != "data.md":
+        return
+    Path("shards").mkdir()
+    files = sorted(path for path in pictures.rglob("*") if path.is_file())
+    classes = sorted({path.parent.name for path in files})
+    for shard in range(3):
+        with tarfile.open(f"shards/train-{shard:04d}.tar", "w") as archive:
+            for number, path in [*enumerate(files)][shard::3]:
+                archive.add(path, f"{number:04d}.jpg")
+                label = str(classes.index(path.parent.name)).encode()
+                member = tarfile.TarInfo(f"{number:04d}.cls")
+                member.size = len(label)
+                archive.addfile(member, io.BytesIO(label))
+
+
+@pytest.fixture
 def bucket(document: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents that speak of a bucket find the pictures in a real one."""
     if "s3://my-bucket" not in document.read_text():
@@ -216,7 +237,28 @@ def bucket(document: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> N
     server.put("my-bucket", {f"train/{path.relative_to(pictures)}": path.read_bytes() for path in files})
 
 
-@pytest.mark.usefixtures("private_host", "reader", "bucket")
+@pytest.mark.usefixtures("private_host", "reader", "shards", "bucket")
+@pytest.mark.parametrize("document", [REPO / "docs" / "data.md"], ids=["data"])
+def test_four_places_have_the_same_lines_and_the_same_samples(document: Path, pictures: Path) -> None:
+    blocks = [block for _, block in python_blocks(document.read_text())]
+    assert len(blocks) == 4
+    rest = set()
+    for block in blocks:
+        lines = [line for line in block.splitlines() if line and line != "import datasets"]
+        assert len(lines) == 9 and sum("source=" in line for line in lines) == 1
+        rest.add("\n".join(line for line in lines if "source=" not in line))
+    assert len(rest) == 1, "but for the source they are alike"
+    found = []
+    for block in blocks:
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        exec(block.replace("/data/train", str(pictures)), namespace)
+        source = namespace["train"].source
+        samples = [bytes(data) for data in source.read_many(range(len(source)))]
+        found.append(sorted(zip(samples, source.targets.tolist(), strict=True)))
+    assert all(one == found[0] for one in found) and len(found[0]) == 48
+
+
+@pytest.mark.usefixtures("private_host", "reader", "shards", "bucket")
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_python_blocks_run(document: Path, pictures: Path) -> None:
     lacking = run_blocks(document, pictures)
@@ -232,7 +274,7 @@ def no_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Workers, "start", start)
 
 
-@pytest.mark.usefixtures("private_host", "reader", "bucket", "no_workers")
+@pytest.mark.usefixtures("private_host", "reader", "shards", "bucket", "no_workers")
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.stem)
 def test_workers_can_import_python_blocks(document: Path, pictures: Path) -> None:
     """As those of the start methods spawn and forkserver do."""

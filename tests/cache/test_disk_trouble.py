@@ -363,3 +363,25 @@ def test_the_clock_may_go_backwards(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with opened(tmp_path) as disk:
         assert put(disk, *range(2000, 2020)) == 20 and disk.taken <= LEAST
         assert any(get(disk, *old))
+
+
+def test_whoever_is_killed_while_a_segment_goes_keeps_no_room(tmp_path: Path) -> None:
+    with opened(tmp_path, owner=OTHER) as disk:
+        put(disk, *range(100))
+        before = disk.taken
+    for call in ("unlink", "truncate", "ftruncate"):
+        child = os.fork()
+        if not child:
+            room_ = DiskTier(str(tmp_path), LEAST, OWNER).open()._room
+            with room_._locked():
+                room_._settle()
+                setattr(os, call, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+                room_._evict(int(np.flatnonzero(room_.table.segments["number"])[0]))
+            os._exit(0)
+        os.waitpid(child, 0)
+        with opened(tmp_path) as disk:
+            rows = disk._room.table.segments
+            for row in rows[rows["number"] != 0]:
+                assert os.stat(disk._room.segment_path(int(row["number"]))).st_size, call
+    with opened(tmp_path) as disk:
+        assert disk.taken < before

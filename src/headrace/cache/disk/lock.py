@@ -36,6 +36,15 @@ def take(fd: int, kind: int, seconds: float | None = None) -> None:
         pause = min(2 * pause, _PAUSE)
 
 
+def let_go(fd: int) -> None:
+    """Unlock a file and close it: a process that was forked meanwhile would keep it locked."""
+    if fd >= 0:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        with contextlib.suppress(OSError):
+            os.close(fd)
+
+
 class Lock:
     """A file that is locked by one thread of one process at a time. A thread that has it may take it again."""
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from headrace.cache.disk.lock import Lock, take
+from headrace.cache.disk.lock import Lock, let_go, take
 from headrace.cache.disk.table import ROWS, Table, create
 
 _SEGMENTS = 256
@@ -344,11 +344,18 @@ class Room:
             os.close(taken[0])
 
     def _remove(self, path: str) -> None:
-        """Remove a segment. Its bytes are free at once, also where somebody reads it, who then finds nothing."""
+        """Remove a segment. Its bytes are free at once, also where somebody reads it, who then finds nothing.
+
+        The name goes first: an empty file that somebody who was killed left would keep its room.
+        """
+        fd = -1
         with contextlib.suppress(OSError):
-            os.truncate(path, 0)
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         with contextlib.suppress(OSError):
             os.unlink(path)
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, 0)
+        let_go(fd)
 
     def _owners(self) -> set[bytes]:
         """The datasets that running jobs have open."""
@@ -376,15 +383,6 @@ class Room:
         with self._locked():
             self._current()
             return self._taken()
-
-
-def let_go(fd: int) -> None:
-    """Unlock a file and close it: a process that was forked meanwhile would keep it locked."""
-    if fd >= 0:
-        with contextlib.suppress(OSError):
-            fcntl.flock(fd, fcntl.LOCK_UN)
-        with contextlib.suppress(OSError):
-            os.close(fd)
 
 
 def _is_number(name: str) -> bool:

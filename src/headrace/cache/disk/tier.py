@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.cache.disk import records
+from headrace.cache.disk.lock import let_go
 from headrace.cache.disk.records import HEADER, Piece
-from headrace.cache.disk.room import REST, Room, let_go
+from headrace.cache.disk.room import REST, Room
 from headrace.cache.disk.table import as_keys
 
 LEAST = 16 << 20

@@ -385,3 +385,15 @@ def test_whoever_is_killed_while_a_segment_goes_keeps_no_room(tmp_path: Path) ->
                 assert os.stat(disk._room.segment_path(int(row["number"]))).st_size, call
     with opened(tmp_path) as disk:
         assert disk.taken < before
+
+
+def test_what_is_copied_ahead_of_need_leaves_rows_to_what_stays(tmp_path: Path) -> None:
+    with opened(tmp_path) as disk:
+        room_ = disk._room
+        kept = room_._hold(b"a" * 16)
+        fcntl.flock(kept, fcntl.LOCK_EX)
+        for row in range(table.ROWS // 2):
+            room_.table.enter(row, 0, b"a" * 16, 0.0, ahead=True)
+        assert disk.put_ahead([(key_of(1), [b"ahead"])]) is None
+        assert put(disk, 1) == 1
+        os.close(kept)

@@ -243,7 +243,7 @@ class Room:
                 self._sweep()  # of those that were killed
             room = min(table.budget // _AHEAD - self._taken_ahead(), self._free())
             rows = np.flatnonzero(segments["number"] == 0)
-            if room < needed or not len(rows) or not self._is_spare(needed):
+            if room < needed or len(rows) <= ROWS // 2 or not self._is_spare(needed):
                 return None
             if self._own < 0:
                 self._own = self._hold(self._name_here)

@@ -253,6 +253,20 @@ def test_a_folder_that_is_taken_away_costs_a_warning(tmp_path: Path) -> None:
         assert sorted(flat(targets(loader))) == list(range(40))
 
 
+@pytest.mark.faults
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_folder_that_is_removed_while_a_job_runs_costs_speed(tmp_path: Path, workers: int) -> None:
+    disk = hr.Disk("16MiB", tmp_path / "disk", "encoded")
+    with make(recipe(200, bytes_per_sample=20_000), disk, num_workers=workers) as loader:
+        seen: list[int] = []
+        for number, (_, labels) in enumerate(loader):
+            if number == 5:
+                (tmp_path / "disk").rename(tmp_path / "gone")  # (at once, whoever writes to it)
+            seen += labels.tolist()
+        assert sorted(seen) == list(range(200))
+        assert sorted(flat(targets(loader))) == list(range(200))
+
+
 @pytest.mark.parametrize(
     ("disk", "words"),
     [

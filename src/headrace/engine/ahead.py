@@ -6,10 +6,12 @@ and when there is nothing to claim; another one copies, a few samples at a time,
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.coordinate.messages import Order
 from headrace.engine.disk_stage import DiskStage
@@ -78,20 +80,27 @@ class AheadCopies:
                 if found is None:
                     self._idle = False
                     continue
-            batch, samples = found
-            names = self._disk.names(samples)
-            missing = self._disk.missing(names)
-            if not missing or not self._disk.has_room_ahead(len(missing)):
-                continue
-            blobs, _ = self._reader.read(samples[missing], patient=False)
-            read = [
-                (names[row], blob)
-                for row, blob in zip(missing, blobs, strict=True)
-                if not isinstance(blob, BaseException)  # whoever needs it will hear of it
-            ]
-            number = self._disk.keep_ahead(read)
-            self.report(Spent(fetched=len(read), fetched_bytes=sum(len(blob) for _, blob in read)))
+            with contextlib.suppress(Exception):  # whoever needs it will hear of it
+                self._copy_some(*found)
+
+    def _copy_some(self, batch: int, samples: NDArray[np.int64]) -> None:
+        names = self._disk.names(samples)
+        missing = self._disk.missing(names)
+        if not missing or not self._disk.has_room_ahead(len(missing)):
+            return
+        blobs, _ = self._reader.read(samples[missing], patient=False)
+        read = [
+            (names[row], blob)
+            for row, blob in zip(missing, blobs, strict=True)
+            if not isinstance(blob, BaseException)
+        ]
+        number = self._disk.keep_ahead(read)
+        if number is not None:
             with self._changed:
-                if number is not None:
+                stopped = self._stopped
+                if not stopped:
                     self._plan.copied(batch)
                     self._segments.setdefault(batch, []).append(number)
+            if stopped:
+                self._disk.release([number])
+        self.report(Spent(fetched=len(read), fetched_bytes=sum(len(blob) for _, blob in read)))

@@ -6,8 +6,10 @@ A sample lies there in one form. Which of the two it is follows from its key, so
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import threading
+import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from headrace.sources.identity import identities_of
 from headrace.sources.source import Source
 
 Found = tuple[Form, memoryview]
+_AGAIN = 60.0
+"""Seconds after which a tier is tried again whose lock another process kept."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,7 @@ class DiskStage:
         self._use, self._source = use, source
         self._opening = threading.Lock()
         self._opened: tuple[int, OpenDisk | None] = (0, None)
+        self._again, self._said = math.inf, False
         self._below = int(use.decoded * (1 << 32))
         self._seen, self._bytes = 0, 0
 
@@ -57,18 +62,27 @@ class DiskStage:
 
     def _disk(self) -> OpenDisk | None:
         """The tier, for this process; None where it cannot be had: that is no reason to stop."""
-        if self._opened[0] != os.getpid():
+        if self._is_to_open:
             with self._opening:
-                if self._opened[0] != os.getpid():
-                    disk = None
+                if self._is_to_open:
+                    disk, self._again = None, math.inf
                     try:
                         disk = self._use.tier.open()
                     except OSError as error:
-                        warnings.warn(
-                            f"the disk tier {self._use.tier.path!r} is not used: {error}", stacklevel=2
-                        )
+                        if isinstance(error, TimeoutError):
+                            self._again = time.monotonic() + _AGAIN
+                        self._complain(error)
                     self._opened = os.getpid(), disk
         return self._opened[1]
+
+    @property
+    def _is_to_open(self) -> bool:
+        return self._opened[0] != os.getpid() or time.monotonic() >= self._again
+
+    def _complain(self, error: OSError) -> None:
+        said, self._said = self._said, True
+        if not said:
+            warnings.warn(f"the disk tier {self._use.tier.path!r} is not used: {error}", stacklevel=3)
 
     def close(self) -> None:
         """No more of it is needed here."""

@@ -20,6 +20,8 @@ _MAGIC = 0x48524431
 _HEAD = struct.Struct("<IIQ16sI12x")
 HEADER = _HEAD.size
 assert HEADER == 48
+_PIECES = 1000
+"""That are written in one go; the kernel takes 1024."""
 
 Piece = bytes | bytearray | memoryview
 
@@ -37,6 +39,8 @@ def head_of(key: bytes, pieces: Sequence[Piece]) -> bytes:
 def append(fd: int, offset: int, key: bytes, pieces: Sequence[Piece]) -> int:
     """Write a record at ``offset``; returns where it ends. ``OSError`` if not all of it could be written."""
     parts: list[Any] = [head_of(key, pieces), *(piece for piece in pieces if len(piece))]
+    if len(parts) > _PIECES:
+        parts = [b"".join(parts)]
     whole = sum(len(part) for part in parts)
     done = os.pwritev(fd, parts, offset)
     if done < whole:  # (a signal, or 2 GiB at once; a full disk says so the second time)

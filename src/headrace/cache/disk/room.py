@@ -7,14 +7,15 @@ one left is written on by the next. A segment's bytes are reserved before the fi
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
+from headrace.cache.disk.lock import Lock, let_go, take
 from headrace.cache.disk.table import ROWS, Table, create
 
 _SEGMENTS = 256
@@ -40,55 +41,68 @@ class Room:
         for folder in (path, self._segments, self._jobs):
             os.makedirs(folder, 0o700, exist_ok=True)
         self._name = os.path.join(path, "table")
-        self._lock = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self._locking = threading.RLock()
+        self._lock = Lock(os.path.join(path, "lock"))
+        self._locked = self._lock.held
         self._in_use, self._may_grow = -1, True
+        self._unreleased: list[int] = []
         self._own, self._name_here = -1, os.urandom(16)
         """The owner of what this process copies ahead of need."""
         try:
             with self._locked():
-                self._use()
+                alone = self._use()
                 self._table = self._load()
-                self._tidy()
+                self._tidy(alone and self._owners() <= {owner})
         except BaseException:
             self.close()
             raise
 
-    def _use(self) -> None:
-        """Say that a job has this dataset open, for as long as this process lives or until ``close``."""
-        self._in_use = self._hold(self._owner, fcntl.LOCK_SH)
+    def _use(self) -> bool:
+        """Say that a job has this dataset open, for as long as this process lives or until ``close``; returns whether
+        it is the first."""
+        self._in_use = self._hold(self._owner)
+        try:
+            fcntl.flock(self._in_use, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            alone = True
+        except BlockingIOError:
+            alone = False
+        take(self._in_use, fcntl.LOCK_SH)
+        return alone
 
-    def _hold(self, owner: bytes, kind: int) -> int:
-        """Under the lock: say that an owner is running."""
+    def _hold(self, owner: bytes) -> int:
+        """Under the lock: a file that is locked while an owner runs."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        fd = os.open(os.path.join(self._jobs, owner.hex()), flags, 0o600)
-        fcntl.flock(fd, kind)
-        return fd
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        """Alone with what all processes share."""
-        with self._locking:
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            try:
-                yield
-            finally:
-                fcntl.flock(self._lock, fcntl.LOCK_UN)
+        return os.open(os.path.join(self._jobs, owner.hex()), flags, 0o600)
 
     def _load(self) -> Table:
         """The table, under the lock. One that cannot be read is begun anew, and so is the cache."""
         with contextlib.suppress(OSError, ValueError):
-            return Table(os.open(self._name, os.O_RDWR | os.O_CLOEXEC))
+            table = Table(os.open(self._name, os.O_RDWR | os.O_CLOEXEC))
+            table.superseded = False  # (whoever was about to put a larger one here was killed)
+            return table
         buckets = max(64, self._budget >> 20)
         table = create(self._name + ".new", min(buckets.bit_length(), 16))
         os.replace(self._name + ".new", self._name)
         return table
 
-    def _tidy(self) -> None:
-        """Under the lock: budget as wanted, nothing in the folder that the table does not know, and not too much."""
+    def _current(self) -> Table:
+        """Under the lock: the table that all have. ``OSError`` if there is another by now that did not come of it."""
+        if self._table.superseded:
+            self._table = self._load()
+        if not self._table.is_at(self._name):
+            raise OSError(errno.ESTALE, "its folder was emptied")
+        return self._table
+
+    def _tidy(self, alone: bool) -> None:
+        """Under the lock: budget as wanted, nothing in the folder that the table does not know, and not too much.
+
+        ``alone``: no other process has anything open here.
+        """
+        if alone and self._table.nbytes > self._budget // 2:  # (the budget was far larger once)
+            os.unlink(self._name)
+            self._table = self._load()
         table = self._table
-        alone = self._owners() <= {self._owner}
         table.budget = self._budget if alone else max(self._budget, table.budget)
+        table.mend()
         known = {int(number) for number in table.segments["number"] if number}
         for name in os.listdir(self._segments):
             if not _is_number(name) or int(name, 16) not in known:
@@ -108,19 +122,17 @@ class Room:
         if self._own >= 0:
             with contextlib.suppress(OSError):
                 os.unlink(os.path.join(self._jobs, self._name_here.hex()))
-        for fd in (self._own, self._in_use, self._lock):
-            if fd >= 0:
-                with contextlib.suppress(OSError):
-                    os.close(fd)
-        self._own = self._in_use = self._lock = -1
+        for fd in (self._own, self._in_use):
+            let_go(fd)
+        self._own = self._in_use = -1
+        self._lock.close()
 
     @property
     def table(self) -> Table:
-        """The table, also if it has grown meanwhile."""
+        """The table, also if it has grown meanwhile. The old one will do if the new one is not to be had."""
         if self._table.superseded:
-            with self._locked():
-                if self._table.superseded:
-                    self._table = self._load()
+            with contextlib.suppress(OSError), self._locked():
+                self._current()
         return self._table
 
     def segment_path(self, number: int) -> str:
@@ -132,15 +144,19 @@ class Room:
         if not self._may_grow:
             return
         with self._locked():
-            table = self._table
+            table = self._current()
             table.recount()
-            if not table.superseded and table.crowded:
-                if self._taken() + 4 * table.nbytes > table.budget:
+            if not table.crowded:
+                return
+            self._may_grow = self._taken() + 4 * table.nbytes <= table.budget and self._is_spare(
+                4 * table.nbytes
+            )
+            if self._may_grow:
+                try:
+                    table.larger(self._name)
+                except OSError:
                     self._may_grow = False  # hints take the places of others from now on
-                    return
-                table.larger(self._name)
-            if table.superseded:
-                self._table = self._load()
+                self._current()
 
     def claim(self, needed: int, before: tuple[int, int] | None) -> tuple[int, int, int, int] | None:
         """A segment with room for so many bytes, for this process alone: its number, a descriptor, where to begin
@@ -149,7 +165,7 @@ class Room:
         ``before``: the segment that was written so far, and its size. It is over with it if there is another.
         """
         with self._locked():
-            table = self.table
+            table = self._current()
             found = self._adopt(needed, before) or self._begin(needed)
             if found is None:
                 return None
@@ -201,56 +217,64 @@ class Room:
         rows = np.flatnonzero(table.segments["number"] == 0)
         if size < needed or not len(rows) or not self._is_spare(size):
             return None
-        row = int(rows[0])
-        number = table.enter(row, size, self._owner, time.time())
+        number, fd = self._enter(int(rows[0]), size, self._owner)
+        return number, fd, 0
+
+    def _enter(self, row: int, size: int, owner: bytes, *, ahead: bool = False) -> tuple[int, int]:
+        """Under the lock: a new segment, for this process to write to."""
+        number = self._table.enter(row, size, owner, time.time(), ahead=ahead)
+        fd = -1
         try:
             fd = os.open(self.segment_path(number), os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            table.remove(row)
+            let_go(fd)
+            self._table.remove(row)
             raise
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        return number, fd, 0
+        return number, fd
 
     def begin_ahead(self, needed: int) -> tuple[int, int] | None:
         """A segment of so many bytes for what is copied ahead of need: its number and a descriptor. None: no room."""
         needed = _whole(needed)
         with self._locked():
-            table = self.table
+            table = self._current()
             segments = table.segments
             if self._taken_ahead() + needed > table.budget // _AHEAD:
                 self._sweep()  # of those that were killed
             room = min(table.budget // _AHEAD - self._taken_ahead(), self._free())
             rows = np.flatnonzero(segments["number"] == 0)
-            if room < needed or not len(rows) or not self._is_spare(needed):
+            if room < needed or len(rows) <= ROWS // 2 or not self._is_spare(needed):
                 return None
             if self._own < 0:
-                self._own = self._hold(self._name_here, fcntl.LOCK_EX)
-            row = int(rows[0])
-            number = table.enter(row, needed, self._name_here, time.time(), ahead=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            try:
-                fd = os.open(self.segment_path(number), flags, 0o600)
-            except OSError:
-                table.remove(row)
-                raise
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            return number, fd
+                self._own = self._hold(self._name_here)
+                take(self._own, fcntl.LOCK_EX)
+            return self._enter(int(rows[0]), needed, self._name_here, ahead=True)
 
     @property
     def free_ahead(self) -> int:
         """Bytes that there is room for."""
         with self._locked():
-            return min(self.table.budget // _AHEAD - self._taken_ahead(), self._free())
+            return min(self._current().budget // _AHEAD - self._taken_ahead(), self._free())
 
     def release(self, numbers: Sequence[int]) -> None:
-        """What was copied ahead of need was used."""
-        with self._locked():
-            for number in numbers:
-                if int(self.table.segments[number & (ROWS - 1)]["number"]) == number:
+        """What was copied ahead of need was used. What cannot be released now is with the next."""
+        self._unreleased += numbers
+        if not self._unreleased:
+            return
+        with contextlib.suppress(OSError), self._locked():
+            gone, self._unreleased = self._unreleased, []
+            rows = self._current().segments
+            for number in gone:
+                if int(rows[number & (ROWS - 1)]["number"]) == number:
                     self._evict(number & (ROWS - 1))
 
     def _is_spare(self, size: int) -> bool:
-        """Whether the file system has so much to spare."""
+        """Under the lock: whether the file system has so much to spare, with all that is about to be written."""
+        segments = self._table.segments
+        for row in np.flatnonzero((segments["number"] != 0) & (segments["open"] != 0)).tolist():
+            with contextlib.suppress(OSError):
+                written = os.stat(self.segment_path(int(segments[row]["number"]))).st_blocks * 512
+                size += max(0, int(segments[row]["reserved"]) - written)
         found = os.statvfs(self.path)
         return found.f_bavail * found.f_frsize - size > _SPARE * found.f_blocks * found.f_frsize
 
@@ -312,17 +336,26 @@ class Room:
         """Under the lock: remove a segment, unless somebody writes to it."""
         number = int(self._table.segments[row]["number"])
         taken = self._take(number)
-        if taken is not None:
+        if taken is None and not os.path.lexists(self.segment_path(number)):
+            self._table.remove(row)  # (whoever entered it was killed before the file was there)
+        elif taken is not None:
             self._remove(self.segment_path(number))
             self._table.remove(row)
             os.close(taken[0])
 
     def _remove(self, path: str) -> None:
-        """Remove a segment. Its bytes are free at once, also where somebody reads it, who then finds nothing."""
+        """Remove a segment. Its bytes are free at once, also where somebody reads it, who then finds nothing.
+
+        The name goes first: an empty file that somebody who was killed left would keep its room.
+        """
+        fd = -1
         with contextlib.suppress(OSError):
-            os.truncate(path, 0)
+            fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         with contextlib.suppress(OSError):
             os.unlink(path)
+        with contextlib.suppress(OSError):
+            os.ftruncate(fd, 0)
+        let_go(fd)
 
     def _owners(self) -> set[bytes]:
         """The datasets that running jobs have open."""
@@ -348,7 +381,7 @@ class Room:
     def taken(self) -> int:
         """Bytes that are taken or reserved."""
         with self._locked():
-            self._table = self._load() if self._table.superseded else self._table
+            self._current()
             return self._taken()
 
 

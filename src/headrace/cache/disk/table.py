@@ -7,6 +7,7 @@ that it is another's, and that is a sample that is not there. So nothing has to 
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import struct
@@ -60,7 +61,8 @@ class Table:
 
     def __init__(self, fd: int) -> None:
         """``fd`` becomes the table's own. ``ValueError`` if it is none of this version, whole."""
-        size = os.fstat(fd).st_size
+        self._file = os.fstat(fd)
+        size = self._file.st_size
         try:
             if size < _SLOTS_AT:
                 raise ValueError("it is cut off")
@@ -87,6 +89,17 @@ class Table:
     def superseded(self) -> bool:
         """Whether there is a larger one by now, under the same name."""
         return bool(self._words[0])
+
+    @superseded.setter
+    def superseded(self, value: bool) -> None:
+        self._words[0] = value
+
+    def is_at(self, path: str) -> bool:
+        """Whether this is the table that lies there now."""
+        try:
+            return os.path.samestat(os.stat(path), self._file)
+        except OSError:
+            return False
 
     @property
     def budget(self) -> int:
@@ -167,19 +180,35 @@ class Table:
         """Segments were read just now."""
         self.segments["used"][np.asarray(segments, np.int64) & (ROWS - 1)] = now
 
+    def mend(self) -> None:
+        """Free the rows that somebody who was killed left half written, under the lock."""
+        numbers, rows = self.segments["number"], np.arange(ROWS)
+        left = (numbers == 0) & ((self.segments["reserved"] != 0) | (self.segments["ahead"] != 0))
+        wrong = (numbers != 0) & ((numbers & (ROWS - 1) != rows) | (numbers >> 32 != 0))
+        for row in np.flatnonzero(left | wrong).tolist():
+            self.remove(row)
+
     def recount(self) -> None:
         """Count the slots in use anew: segments go, and what led there is free."""
         self._words[1] = int(np.count_nonzero(~self._is_free(self._slots["segment"])))
 
     def larger(self, path: str) -> None:
-        """Put a table of four times as many slots in the place of this one, under the lock."""
+        """Put a table of four times as many slots in the place of this one, under the lock.
+
+        First of all the others are told, who wait for the lock then: what they enter from now on goes into the larger
+        one. Whoever is killed here leaves one table that all find, this or the larger (see ``Room._load``).
+        """
         grown = create(path + ".new", self.bits + 2, self.grown + 1)
-        grown._words[2] = self._words[2]
-        grown.segments[:] = self.segments
-        slots = self._slots.reshape(-1)
-        grown._fill(slots[~self._is_free(slots["segment"])])
-        os.replace(path + ".new", path)
-        self._words[0] = 1
+        self.superseded = True
+        try:
+            grown._words[2] = self._words[2]
+            grown.segments[:] = self.segments
+            slots = self._slots.reshape(-1)
+            grown._fill(slots[~self._is_free(slots["segment"])])
+            os.replace(path + ".new", path)
+        except BaseException:
+            self.superseded = False
+            raise
 
     def _fill(self, entries: NDArray[Any]) -> None:
         """Enter many at once, into an empty table: into their first buckets, and what finds no room, one by one."""
@@ -213,5 +242,7 @@ def create(path: str, bits: int, grown: int = 0) -> Table:
         os.pwrite(fd, _HEADER.pack(_MAGIC, VERSION, bits, grown, _checksum(bits, grown)), 0)
     except BaseException:
         os.close(fd)
+        with contextlib.suppress(OSError):
+            os.unlink(path)
         raise
     return Table(fd)

@@ -12,7 +12,6 @@ Invariants:
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import threading
 import time
@@ -20,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.cache.disk import records
+from headrace.cache.disk.lock import let_go
 from headrace.cache.disk.records import HEADER, Piece
 from headrace.cache.disk.room import REST, Room
 from headrace.cache.disk.table import as_keys
@@ -30,7 +30,6 @@ _FULL = 5.0
 """Seconds for which a tier that had no room is not asked again."""
 _FILES = 64
 """Segments that a process has open to read."""
-_TROUBLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
 @dataclass(frozen=True)
@@ -96,8 +95,12 @@ class OpenDisk:
             return True
         if time.monotonic() < self._not_ahead_before:
             return False
-        if self._room.free_ahead < nbytes:
-            self._not_ahead_before = time.monotonic() + _FULL / 50
+        try:
+            free, pause = self._room.free_ahead, _FULL / 50
+        except OSError:
+            free, pause = 0, REST
+        if free < nbytes:
+            self._not_ahead_before = time.monotonic() + pause
             return False
         return True
 
@@ -167,25 +170,23 @@ class OpenDisk:
             self.refused += len(samples)
             return 0
         there = self.has_many([key for key, _ in samples])
+        fresh = {key: pieces for (key, pieces), known in zip(samples, there, strict=True) if not known}
         kept = 0
-        with self._writing:
-            for (key, pieces), known in zip(samples, there, strict=True):
-                if known:
-                    continue
-                try:
+        try:
+            with self._writing:
+                for key, pieces in fresh.items():
                     kept += self._put(key, pieces)
-                except OSError as error:
-                    if error.errno not in _TROUBLE:
-                        raise
-                    self._not_before = time.monotonic() + REST
-                    break
-        if self._room.table.crowded:
-            self._room.grow()
+            if self._room.table.crowded:
+                self._room.grow()
+        except OSError:
+            self._not_before = time.monotonic() + REST
         return kept
 
     def put_ahead(self, samples: Sequence[tuple[bytes, Sequence[Piece]]]) -> int | None:
         """Keep samples until they are released; returns what they are released by. None: they are not kept."""
         needed = sum(HEADER + sum(len(piece) for piece in pieces) for _, pieces in samples)
+        if needed >> 32:
+            return None
         found = None
         try:
             found = self._room.begin_ahead(needed)
@@ -195,21 +196,17 @@ class OpenDisk:
             at = 0
             for key, pieces in samples:
                 begun, at = at, records.append(fd, at, key, pieces)
-                low, high = as_keys([key])[0].tolist()
-                self._room.table.put((low, high), number, begun, at - begun - HEADER)
+                self._note(key, number, begun, at - begun - HEADER)
             return number
-        except OSError as error:
-            if error.errno not in _TROUBLE:
-                raise
+        except OSError:
             return None if found is None else found[0]
         finally:
             if found is not None:
-                os.close(found[1])
+                let_go(found[1])
 
     def release(self, numbers: Sequence[int]) -> None:
         """What was kept ahead of need was used."""
-        if numbers:
-            self._room.release(numbers)
+        self._room.release(numbers)
 
     def _put(self, key: bytes, pieces: Sequence[Piece]) -> bool:
         length = sum(len(piece) for piece in pieces)
@@ -221,12 +218,15 @@ class OpenDisk:
             return False
         begun = self._at
         self._at = records.append(self._fd, begun, key, pieces)
+        self._note(key, self._segment, begun, length)
+        return True
+
+    def _note(self, key: bytes, segment: int, offset: int, length: int) -> None:
         low, high = as_keys([key])[0].tolist()
         table = self._room.table
-        table.put((low, high), self._segment, begun, length)
+        table.put((low, high), segment, offset, length)
         if table.superseded:  # it grew meanwhile, perhaps without this one
-            self._room.table.put((low, high), self._segment, begun, length)
-        return True
+            self._room.table.put((low, high), segment, offset, length)
 
     def _claim(self, needed: int) -> bool:
         """Go on with a segment that has room for so many bytes. The present one stays if there is none."""
@@ -243,6 +243,4 @@ class OpenDisk:
     def _let_go(self) -> None:
         """Write no more to the present segment. The next who has this dataset may."""
         fd, self._fd = self._fd, -1
-        if fd >= 0:
-            with contextlib.suppress(OSError):
-                os.close(fd)
+        let_go(fd)

@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from headrace.cache.disk.lock import take
 from headrace.cache.disk.table import Table
 
 
@@ -39,13 +40,17 @@ def look_at(path: str) -> Contents | None:
 
 def _running(path: str) -> set[bytes]:
     out = set()
+    names = []
     with contextlib.suppress(OSError):
-        for name in os.listdir(os.path.join(path, "jobs")):
-            with _opened(os.path.join(path, "jobs", name)) as fd:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except OSError:
-                    out.add(bytes.fromhex(name))
+        names = os.listdir(os.path.join(path, "jobs"))
+    for name in names:
+        # (one that ends meanwhile takes its file with it)
+        with contextlib.suppress(OSError, ValueError), _opened(os.path.join(path, "jobs", name)) as fd:
+            owner = bytes.fromhex(name)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                out.add(owner)
     return out
 
 
@@ -61,7 +66,10 @@ def _opened(path: str) -> Iterator[int]:
 def remove_all(path: str) -> bool:
     """Empty a tier; False, and nothing is removed, if running jobs use it."""
     with _opened(os.path.join(path, "lock")) as fd:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        try:
+            take(fd, fcntl.LOCK_EX)
+        except TimeoutError:
+            return False  # whoever has it runs, or was stopped
         if _running(path):
             return False
         for name in ("table", "speed"):

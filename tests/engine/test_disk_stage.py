@@ -1,0 +1,130 @@
+"""The disk tier in a worker: what goes wrong there is no reason to stop, and what passes is tried again."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from headrace.cache.disk import LEAST, DiskTier, lock
+from headrace.coordinate.messages import Order
+from headrace.engine import disk_stage
+from headrace.engine.ahead import AheadCopies
+from headrace.engine.disk_stage import DiskStage, DiskUse
+from headrace.planning import Spent
+from headrace.sources.simulated import SyntheticSource
+
+
+def stage(path: Path, source: Any) -> DiskStage:
+    return DiskStage(DiskUse(DiskTier(str(path), LEAST, b"o" * 16), True, 0.0, "", len(source)), source)
+
+
+def source_of(size: int = 400) -> SyntheticSource:
+    return SyntheticSource(size, 100, 100, None, 0.0, None, None)
+
+
+def test_a_tier_whose_lock_was_kept_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "PATIENCE", 0.02)
+    monkeypatch.setattr(disk_stage, "_AGAIN", 0.0)
+    fd = os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    disk = stage(tmp_path, source_of())
+    names = disk.names(np.arange(3))
+    with pytest.warns(UserWarning, match="is not used: .* its lock"):
+        assert disk.find(names) == [None] * 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert disk.find(names) == [None] * 3, "said once"
+        os.close(fd)
+        disk.keep_encoded(names, [b"0", b"1", b"2"], [False] * 3)
+        assert None not in disk.find(names)
+    disk.close()
+
+
+class Broken(SyntheticSource):
+    """Raises as it is asked what some samples are."""
+
+    def identity(self, index: int) -> str:
+        if index == 160:
+            raise RuntimeError("no identity")
+        return super().identity(index)
+
+
+def order(sequence: int, samples: np.ndarray[Any, Any], batch: int) -> Order:
+    later = {"later": samples.tobytes(), "later_batch": batch}
+    return Order(
+        id=sequence,
+        slot_offset=0,
+        slot_bytes=0,
+        rows=0,
+        start=0,
+        seed=0,
+        epoch=0,
+        step=0,
+        indices=b"",
+        sequence=sequence,
+        **later,
+    )
+
+
+def copies_of(source: Any, disk: DiskStage, wanted: int) -> tuple[AheadCopies, threading.Event]:
+    """Copies that tell once so many samples were copied."""
+    copies, seen, enough = AheadCopies(source, disk), [0], threading.Event()
+
+    def report(spent: Spent) -> None:
+        seen[0] += spent.fetched
+        if seen[0] >= wanted:
+            enough.set()
+
+    copies.report = report
+    return copies, enough
+
+
+def test_what_goes_wrong_ahead_of_need_does_not_end_it(tmp_path: Path) -> None:
+    source = Broken(400, 100, 100, None, 0.0, None, None)
+    disk = stage(tmp_path, source)
+    disk.keep_encoded([b"x" * 16], [b"y" * 100], [False])  # (of what size samples are)
+    copies, enough = copies_of(source, disk, 16)
+    copies.claimed(order(0, np.arange(160, 168), 20))
+    copies.idle()
+    copies.claimed(order(1, np.arange(168, 184), 19))
+    copies.idle()
+    assert enough.wait(20)
+    copies.close()
+    disk.close()
+
+
+def test_what_is_copied_as_it_ends_is_released(tmp_path: Path) -> None:
+    """Also of a worker that lives on."""
+    source = source_of()
+    disk = stage(tmp_path, source)
+    disk.keep_encoded([b"x" * 16], [b"y" * 100], [False])
+    own = disk._disk()
+    assert own is not None
+    copies = AheadCopies(source, disk)
+    released: list[int] = []
+    done = threading.Event()
+
+    def keeps(samples: Any) -> int | None:
+        copies.close()
+        return own.put_ahead([(b"k" * 16, [b"content"])])
+
+    def release(numbers: list[int], before: Callable[[list[int]], None] = disk.release) -> None:
+        before(numbers)
+        released.extend(numbers)
+        if numbers:
+            done.set()
+
+    disk.keep_ahead, disk.release = keeps, release  # type: ignore[method-assign, assignment]
+    copies.claimed(order(0, np.arange(8), 32))
+    copies.idle()
+    assert done.wait(20)
+    assert len(released) == 1 and own._room._taken_ahead() == 0
+    disk.close()

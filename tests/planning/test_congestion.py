@@ -29,7 +29,7 @@ def test_the_limit_stays_within_bounds(most: int, heard: list[tuple[bool, float,
             assert congestion.limit <= before
         else:
             congestion.answered(now, seconds, under_way)
-            assert congestion.limit >= before, "what succeeds never makes it less"
+            assert congestion.limit >= min(before, 8) // 5, "what succeeds takes a queue away, and no more"
         assert 1 <= congestion.limit <= most
         assert 0.0 <= congestion.pause(luck) <= 0.5
 
@@ -70,6 +70,18 @@ def test_more_is_tried_when_storage_becomes_faster() -> None:
             now += seconds / limit
             congestion.answered(now, seconds, limit)
         assert takes <= congestion.limit <= 4 * takes
+
+
+def test_storage_that_is_further_away_than_it_was_gets_more() -> None:
+    """What an answer takes is no queue only because it once took less."""
+    congestion, now = Congestion(256), 0.0
+    for latency, takes in ((0.01, 20), (0.08, 160)):
+        for _ in range(30_000):
+            limit = congestion.limit
+            seconds = latency * max(1.0, limit / takes)
+            now += seconds / limit
+            congestion.answered(now, seconds, limit)
+        assert 0.5 * takes <= congestion.limit <= 4 * takes
 
 
 def test_nothing_is_asked_for_a_while_where_only_refusals_come() -> None:

@@ -24,12 +24,12 @@ _USED = 0.75
 """The part of the limit that has to be in use before more is tried: what is not used proves nothing."""
 _ROUND = 32
 """Answers that are looked at together, at least."""
-_WIDER, _GAIN_AT_LEAST = 1.15, 0.3
-"""Of so many times more requests at once, at least this part has to show in answers a second."""
-_DOUBTS = 2
-"""Times in a row that more requests brought nothing, before no more are tried."""
-_FASTER, _AGAIN = 1.25, 30.0
-"""More are tried again when there are so many times the answers a second; or after so many seconds, some more."""
+_LOW = 0.2
+"""Of a round's answers, so many took no longer than what counts as its least: a single one may be fast by chance."""
+_QUEUE, _FEW = 2.5, 8.0
+"""Of requests that storage can work on at a time, so many times as many are under way; and that many in any case."""
+_DRAIN = 64
+"""Rounds after which it is looked again, for one of them, what an answer takes where none waits for others."""
 _LONGEST_PAUSE = 0.5
 
 
@@ -40,7 +40,12 @@ class Congestion:
     refusals: where all are, it is soon 1; where a few are, because the bucket has a limit and it was just reached,
     hardly anything is lost. What had worked before is remembered, and forgotten slowly: after the last refusal the
     limit is back there in two seconds, whatever a request takes. From there on it is raised one by one, and in the
-    beginning by half with each round, as long as that brings more answers a second, and not just slower ones.
+    beginning by half with each round.
+
+    More requests at once than storage, and the line to it, can work on only wait for each other: all of them are late
+    then, and what is needed first is no sooner there than the rest. How many those are follows from the answers a
+    second and from what an answer takes if it need not wait; the limit is at most a few times that. What it takes is
+    looked at again now and then, with so few under way for a moment that none has to wait.
     """
 
     def __init__(self, most: int) -> None:
@@ -58,15 +63,17 @@ class Congestion:
         self._fast = True
         self.usual = 0.0
         """Seconds that an answer takes, of late."""
-        self._answers, self._seconds, self._places = 0, 0.0, 0
-        self._round = _ROUND
-        self._width = self._rate = 0.0
-        """Requests at once and answers a second, in the round that others are compared with."""
-        self._doubts = 0
-        self._enough = False
-        """More requests at once would only wait longer."""
-        self._held = 0.0
-        """Since when."""
+        self._round: list[float] = []
+        """Seconds that answers took."""
+        self._places = 0
+        self._ceiling = math.inf
+        """Requests beyond this would only wait for others."""
+        self._least = self._fresh = math.inf
+        """Seconds that an answer takes if it need not wait: known so far, and since it was looked at anew."""
+        self._rounds = 0
+        """Since then."""
+        self._drained_from = 0.0
+        """The limit before it was lowered for that; 0: it is not."""
 
     @property
     def limit(self) -> int:
@@ -82,7 +89,7 @@ class Congestion:
         if self._limit < self._worked:
             back = (_AIM * self._worked - self._limit) * (1.0 - math.exp(-passed / _BACK))
             self._limit = min(self._worked, self._limit + back)
-        elif under_way >= _USED * self._limit and not self._enough:
+        elif under_way >= _USED * self._limit and self._limit < self._ceiling:
             self._limit += 0.5 if self._fast else 1.0 / self._limit
         self._limit = min(self._limit, self._most)
         self._worked = max(self._worked, self._limit)
@@ -110,23 +117,28 @@ class Congestion:
         return min(_LONGEST_PAUSE, 0.01 * 2.0 ** min(self._streak, 16)) * (0.5 + 0.5 * luck)
 
     def _measure(self, now: float, seconds: float, under_way: int) -> None:
-        """Find out whether more requests at once bring more answers, or only longer queues."""
+        """Find out how many requests at once bring more answers, and not only longer queues."""
         self.usual += 0.1 * (seconds - self.usual) if self.usual else seconds
-        self._answers += 1
-        self._seconds += seconds
+        self._round.append(seconds)
         self._places += under_way
-        if self._answers < self._round:
+        if len(self._round) < max(_ROUND, self._limit):
             return
-        width, rate = self._places / self._answers, self._places / max(self._seconds, 1e-9)
-        self._answers, self._seconds, self._places = 0, 0.0, 0
-        self._round = max(_ROUND, self.limit)
-        if self._enough:
-            if rate > _FASTER * self._rate or now - self._held > _AGAIN:
-                self._enough, self._doubts = False, _DOUBTS - 1
-                self._width, self._rate = width, rate
-        elif width >= _WIDER * self._width:
-            wider = width / self._width - 1.0 if self._width else 0.0
-            none = self._rate > 0.0 and rate / self._rate - 1.0 < _GAIN_AT_LEAST * wider
-            self._doubts = self._doubts + 1 if none else 0
-            self._enough = self._doubts >= _DOUBTS
-            self._width, self._rate, self._held = width, max(rate, self._rate), now
+        count, width = len(self._round), self._places / len(self._round)
+        rate = self._places / max(sum(self._round), 1e-9)
+        self._round.sort()
+        low = self._round[int(_LOW * count)]
+        self._round, self._places = [], 0
+        self._rounds += 1
+        self._fresh = min(self._fresh, low)
+        self._least = min(self._least, low)
+        if self._drained_from:
+            self._limit, self._drained_from = max(self._limit, self._drained_from), 0.0
+        elif width < _USED * self._limit:
+            return  # nobody wants more, which says nothing about what storage could do
+        self._ceiling = max(_FEW, _QUEUE * rate * self._least)
+        if self._limit > self._ceiling:
+            self._limit = self._worked = self._ceiling
+        elif self._rounds >= _DRAIN:
+            # (what it took before may not be true any more: storage may be further away than it was)
+            self._least, self._fresh, self._rounds = self._fresh, math.inf, 0
+            self._drained_from, self._limit = self._limit, max(1.0, self._limit / (2 * _QUEUE))

@@ -24,7 +24,7 @@ from benchmarks.common.tree import wait_until_idle
 LIMITS = ("200mbit", "1gbit")
 """What the server may send: so little that everybody waits for it, and so much that hardly anybody does."""
 LIMIT_S = 300
-EPOCHS = 3
+EPOCHS = 5
 PLACE = DATA / "bucket"
 ROOM = {"none": 0.0, "whole": 4.0, "half": 0.5}
 """Bytes of a local cache over those of the photos."""

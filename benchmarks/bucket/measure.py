@@ -81,8 +81,12 @@ def measure(entry: Entry, setup: Setup, counters: Path, root: int, epochs: int) 
 
 
 def summarise(epochs: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The first epoch, and the later ones: means for an epoch of theirs."""
-    first, later = epochs[0], epochs[1:]
+    """The first epoch, and the later ones: means for an epoch of theirs.
+
+    Loaders may fetch for the next epoch while one ends. So the last one is there for what was fetched ahead of it,
+    and the second for how far ahead that is to become what it stays.
+    """
+    first, later = epochs[0], epochs[2:-1]
     seconds = sum(epoch["seconds"] for epoch in later)
     out: dict[str, Any] = {f"first_{field}": first[field] for field in _FIELDS}
     out["later_images_s"] = sum(epoch["images"] for epoch in later) / seconds if seconds else 0.0
@@ -103,7 +107,7 @@ def main() -> None:
     parser.add_argument("--setup", type=json.loads, required=True)
     parser.add_argument("--counters", type=Path, required=True)
     parser.add_argument("--root", type=int, default=os.getppid())
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--versions", action="store_true", help="import what it needs, and do not measure")
     args = parser.parse_args()
     out = take_stdout()

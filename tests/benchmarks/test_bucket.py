@@ -57,7 +57,7 @@ def epoch(**more: Any) -> dict[str, Any]:
 
 def test_a_run_is_its_first_epoch_and_the_mean_of_the_later_ones() -> None:
     later = [epoch(seconds=1.0, requests=0), epoch(seconds=3.0, requests=10, missing=2)]
-    found = measure.summarise([epoch(), *later])
+    found = measure.summarise([epoch(), epoch(requests=50), *later, epoch(requests=50)])
     assert found["first_images_s"] == 50 and found["first_requests"] == 100
     assert found["later_images_s"] == 50 and found["later_requests"] == 5
     assert found["missing"] == 2

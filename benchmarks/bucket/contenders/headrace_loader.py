@@ -14,9 +14,7 @@ from headrace import DataLoader, Disk, Recipe, folder, image
 
 def source(setup: Setup) -> Any:
     """The bucket as headrace's source. Where it is spelled otherwise, this is the one place to change."""
-    return folder(
-        f"{setup.bucket}/train", storage_options={"endpoint": setup.endpoint, "allow_http": True}
-    )
+    return folder(f"{setup.bucket}/train", storage_options={"endpoint": setup.endpoint, "allow_http": True})
 
 
 def disk_options(setup: Setup) -> dict[str, Any]:

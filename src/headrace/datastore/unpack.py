@@ -89,7 +89,9 @@ def _filter(member: tarfile.TarInfo, folder: Path, name: str) -> None:
         check(member, str(folder / FILES))
     except tarfile.TarError as error:
         raise UnsafeArchive(f"{name} is not unpacked: {error}") from error
-    except NotADirectoryError:  # (later versions look at what lies there; ``Tree`` says what is wrong with it)
+    except (
+        NotADirectoryError
+    ):  # (later versions look at what lies there; ``Tree`` says what is wrong with it)
         return
 
 

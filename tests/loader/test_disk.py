@@ -15,6 +15,7 @@ import pytest
 
 import headrace as hr
 from headrace.cache.disk import LEAST, DiskTier
+from headrace.loader import disk_tier
 from tests.loader.helpers import assert_same, drain, flat, images, jpeg_folder, kill, recipe, targets
 from tests.sharing.fixtures import place as place  # (a host of the test's own)
 
@@ -113,6 +114,19 @@ def test_samples_in_memory_are_not_kept_on_a_disk_that_has_no_room_for_all(tmp_p
     # Whatever is in neither is read each time.
     in_both = 200 - (stats.fetched_samples - 200) // 2
     assert in_both >= held + 75
+
+
+def test_what_memory_keeps_decoded_is_on_disk_for_the_next_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the samples are to be kept decoded there, and memory takes some of them first."""
+    monkeypatch.setattr(disk_tier, "_choose", lambda *_: 0.5)
+    what = recipe(80, bytes_per_sample=20_000, shape=(20, 20, 3))
+    for start in range(2):
+        with make(what, hr.Disk("32MiB", tmp_path / "disk"), cache="1MiB") as loader:
+            drain(loader)
+            drain(loader)
+            assert (loader.stats().fetched_samples == 0) == (start == 1)
 
 
 def test_half_of_a_dataset_on_disk_halves_what_is_read(tmp_path: Path) -> None:

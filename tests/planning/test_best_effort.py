@@ -43,10 +43,18 @@ def test_what_was_copied_is_released_after_it_was_read() -> None:
     assert ahead.reached(20 + _OVER) == []
     assert ahead.reached(21 + _OVER) == [20]
     assert ahead.reached(90) == []
-    ahead.copied(95)
-    assert ahead.restarted() == [95]
-    ahead.commit(_NEAR, samples_of(0))
-    assert list(ahead.waiting) == [_NEAR], "numbers begin anew"
+
+
+def test_what_was_known_of_an_epoch_that_was_left_is_forgotten() -> None:
+    ahead = BestEffort()
+    ahead.reached(1, 0)
+    ahead.commit(30, samples_of(30))
+    ahead.reached(2, 0)
+    assert list(ahead.waiting) == [30]
+    ahead.reached(3, 1)
+    assert not ahead.waiting
+    ahead.commit(40, samples_of(40))
+    assert list(ahead.waiting) == [40]
 
 
 events = st.lists(
@@ -87,5 +95,5 @@ def test_whatever_happens(events: list[tuple[str, int, int]]) -> None:
                 ahead.copied(batch)
                 copied.add(batch)
         assert len(ahead.waiting) <= 4 * HORIZON
-    released.update(ahead.restarted())
+    released.update(ahead.reached(10_000))
     assert released == copied

@@ -43,9 +43,9 @@ class AheadCopies:
         """There is an order: nothing more is copied until it is done with."""
         with self._changed:
             self._idle = False
+            over = self._plan.reached(order.sequence, order.epoch)
             if order.later:
                 self._plan.commit(order.later_batch, np.frombuffer(order.later, np.int64))
-            over = self._plan.reached(order.sequence)
             gone = [number for batch in over for number in self._segments.pop(batch, ())]
         self._disk.release(gone)
 

@@ -146,7 +146,7 @@ class DiskStage:
         samples = [
             (self._key(Form.ENCODED, name), [blob])
             for name, blob, known in zip(names, blobs, cached, strict=True)
-            if (for_all or not known) and not self.is_decoded(name)
+            if for_all or not known
         ]
         disk.put_many(samples)
 

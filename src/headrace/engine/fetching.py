@@ -171,7 +171,9 @@ class FetchStage:
         ]
         published = self._publisher.encoded(order, fresh, inputs)
         if self._disk is not None and len(missing):
-            self._to_disk(self._disk, missing.tolist(), names, inputs, published)
+            # (what goes there decoded does so once it is)
+            rows = [row for row in missing.tolist() if row not in to_disk]
+            self._to_disk(self._disk, rows, names, inputs, published)
         augmented = todo.augmented().tolist()
         return Fetched(order, claim, work, ways, augmented, published, spent, to_disk)
 

@@ -30,6 +30,8 @@ class BestEffort:
     def __init__(self) -> None:
         self._left: dict[int, Ids] = {}
         """Of batches that are committed and not copied in full: samples to be copied."""
+        self._epoch = 0
+        """To which these belong."""
         self._copied: set[int] = set()
         """Batches of which something was copied that has to be released."""
         self._now = -1
@@ -41,21 +43,17 @@ class BestEffort:
             if len(self._left) > _MOST:
                 del self._left[min(self._left)]
 
-    def reached(self, batch: int) -> list[int]:
-        """Batches up to this one are being read; returns those whose copies are not needed any more."""
+    def reached(self, batch: int, epoch: int = 0) -> list[int]:
+        """Batches up to this one are being read; returns those whose copies are not needed any more. ``epoch``: that
+        of the batch. What was known of another is over: it has ended, or was left before its end."""
         self._now = max(self._now, batch)
+        if epoch != self._epoch:
+            self._left.clear()
+            self._epoch = epoch
         for gone in [one for one in self._left if one <= self._now + _NEAR]:
             del self._left[gone]
         over = sorted(one for one in self._copied if one + _OVER < self._now)
         self._copied.difference_update(over)
-        return over
-
-    def restarted(self) -> list[int]:
-        """Batches begin anew, and what is known of others is of no use; returns those whose copies are not needed."""
-        over = sorted(self._copied)
-        self._left.clear()
-        self._copied.clear()
-        self._now = -1
         return over
 
     def next(self, most: int) -> tuple[int, Ids] | None:

@@ -117,7 +117,9 @@ def test_no_example_is_left_out() -> None:
     assert numbered == {"00_demo", *PRINTS}
 
 
-@pytest.mark.parametrize("name", sorted(PRINTS))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in ALONE else ()) for name in sorted(PRINTS)]
+)
 def test_example(name: str, printed: dict[str, str]) -> None:
     said = run_python(str(EXAMPLES / f"{name}.py")) if name in ALONE else printed[name]
     assert "Traceback" not in said, said

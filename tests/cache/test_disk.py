@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.cache.disk import LEAST, DiskTier, OpenDisk, records, room, table
@@ -56,6 +56,7 @@ def test_pieces_are_one_content(tmp_path: Path) -> None:
         assert first is not None and first.readonly
 
 
+@settings(max_examples=40)
 @given(sizes=st.lists(st.integers(0, 400_000), min_size=1, max_size=60), seed=st.integers(0, 99))
 def test_the_budget_holds_and_what_was_kept_stays(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], seed: int
@@ -122,6 +123,7 @@ def test_a_smaller_budget_is_kept_from_the_next_start(tmp_path: Path) -> None:
             assert disk.budget == other.budget == 2 * LEAST, "of jobs at a time, the largest counts"
 
 
+@settings(max_examples=30)
 @given(at=st.floats(0, 1), flips=st.integers(1, 255))
 def test_a_flipped_bit_is_never_served(
     tmp_path_factory: pytest.TempPathFactory, at: float, flips: int

@@ -52,7 +52,7 @@ def check(loader: Any) -> None:
     assert not loader.bad_samples
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("num_workers", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_an_epoch_is_exact_whatever_the_bucket_does(
     num_workers: int, url: str, s3: S3Server, proxy: FaultProxy
 ) -> None:

@@ -366,6 +366,7 @@ def test_a_listing_goes_on_when_pages_are_refused(s3: S3Server, bucket: str, pro
     assert proxy.counts["busy"] > 0
 
 
+@pytest.mark.slow
 def test_what_is_asked_for_before_anything_is_read_is_asked_for_again(
     s3: S3Server, bucket: str, proxy: FaultProxy
 ) -> None:

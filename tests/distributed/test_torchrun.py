@@ -87,7 +87,7 @@ def test_a_rank_that_is_killed_comes_back_with_its_state(tmp_path: Path) -> None
                 assert [got[kind] for got in mine] == there, kind
 
 
-@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("drop_last", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_other_numbers_of_ranks_go_on_in_the_middle_of_an_epoch(tmp_path: Path, drop_last: bool) -> None:
     """From four ranks to two, and from those to three, without and with their host."""
     size, batch_size = 101, 4
@@ -115,6 +115,7 @@ def test_other_numbers_of_ranks_go_on_in_the_middle_of_an_epoch(tmp_path: Path, 
             assert_epoch(got, size, padding(samples, ranks) if kind in TORCHS else 0)
 
 
+@pytest.mark.slow
 def test_torchrun_goes_on_by_itself_with_the_machines_that_are_left(tmp_path: Path) -> None:
     """One of two is lost, with its agent and its ranks. (A host cannot draw for several: no ``"auto"`` here.)"""
     size, saved = 101, 3

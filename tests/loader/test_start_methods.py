@@ -46,8 +46,8 @@ def run(script: Path) -> str:
     ("method", "data", "before"),
     [
         ("spawn", RECIPE, ""),
-        ("forkserver", "list(range(40))", ""),
-        ("forkserver", "list(range(40))", PRELOADS),
+        pytest.param("forkserver", "list(range(40))", "", marks=pytest.mark.slow),
+        pytest.param("forkserver", "list(range(40))", PRELOADS, marks=pytest.mark.slow),
     ],
     ids=["spawn", "forkserver", "forkserver that imports"],
 )

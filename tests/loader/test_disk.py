@@ -12,6 +12,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+import torch
 
 import headrace as hr
 from headrace.cache.disk import LEAST, DiskTier
@@ -159,6 +160,18 @@ def test_it_goes_with_a_shared_cache(tmp_path: Path, folder: Path) -> None:
         assert loader.stats().fetched_samples == 0
     with make(images(folder), share=True, sampling="uniform") as loader:
         assert_same(ours, drain(loader))
+
+
+def test_a_loader_that_a_trainer_builds_anew_has_it_too(tmp_path: Path) -> None:
+    disk = hr.Disk("16MiB", tmp_path / "disk", "encoded")
+    first = make(recipe(40), disk)
+    with first:
+        drain(first)
+    again = torch.utils.data.DataLoader(first.dataset, batch_sampler=first.batch_sampler, num_workers=1)
+    assert isinstance(again, hr.DataLoader)
+    with again:
+        drain(again)
+        assert again.stats().fetched_samples == 0 and again.stats().disk is not None
 
 
 @pytest.mark.parametrize("form", FORMS)

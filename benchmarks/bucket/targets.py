@@ -90,7 +90,7 @@ def _rivals(each: bool) -> list[tuple[str, list[Entry]]]:
 
 def _tier(rounds: Rounds, limit: str) -> list[Target]:
     """What the disk tier saves. What the network adds to the photos' bytes is in both sides of the ratio."""
-    whole, half, none = (name_of(limit, f"headrace-{cache}") for cache in ("whole", "half", "none"))
+    whole, half, none = (name_of(limit, f"headrace-{name}") for name in ("whole", "half-steps", "none-steps"))
     requests = [run["later_requests"] for run in rounds.of(whole, quiet=False) if run is not None]
     moved = ratio(rounds.of(half, quiet=False), rounds.of(none, quiet=False), "later_bytes")
     return [

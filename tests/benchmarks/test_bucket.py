@@ -212,12 +212,14 @@ def find(found: list[Any], text: str) -> Any:
 def test_ratios_are_of_the_same_round_and_of_quiet_runs() -> None:
     runs = {
         f"{LIMIT} headrace-none": [
-            run(200, 300, later_bytes=1000.0),
-            run(400, 400, later_bytes=1000.0),
+            run(200, 300),
+            run(400, 400),
             run(1, 1),
         ],
+        f"{LIMIT} headrace-none-steps": [run(1, 1, later_bytes=1000.0)] * 3,
         f"{LIMIT} webdataset-none": [run(100, 100), run(100, 200), run(1, 1, others_cpu=1.0)],
-        f"{LIMIT} headrace-half": [run(1, 1, later_bytes=510.0)] * 3,
+        f"{LIMIT} headrace-half": [run(1, 1)] * 3,
+        f"{LIMIT} headrace-half-steps": [run(1, 1, later_bytes=510.0)] * 3,
         f"{LIMIT} headrace-whole": [run(1, 1, later_requests=2.0)] * 3,
     }
     rounds = targets.Rounds(runs, 3, {f"{LIMIT} litdata-half": "ValueError: why"})

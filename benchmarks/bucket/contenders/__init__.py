@@ -28,7 +28,7 @@ class Setup:
     cache_bytes: int
     """What may lie in it; 0 for no cache."""
     photo_bytes: int
-    batch: int = 128
+    batch: int
     size: int = 224
     workers: int = 2
     seed: int = 1
@@ -79,6 +79,11 @@ class Entry(contenders.Entry):
     """One of ``CACHES``."""
     reads: str = "objects"
     """What it reads of the bucket, for people."""
+    batch: int = 128
+    epochs: int = 5
+    step_s: float = 0.0
+    """Seconds that the loop takes over a batch. In the bytes of an epoch there is then nothing of the next one but
+    what is ahead in every other epoch, too: whoever waits for storage has more or less of it, as it comes."""
     stubs: bool = False
     """Whether it is imported beside stand-ins for packages that it imports and does not need."""
 
@@ -112,6 +117,13 @@ ENTRIES = (
             f"headrace-{cache}", "headrace", "headrace", "headrace_loader:open_loader", _OURS, cache=cache
         )
         for cache in CACHES
+    ),
+    *(
+        Entry(
+            f"headrace-{cache}-steps", "headrace, steps of 0.1 s, batches of 32", "headrace",
+            "headrace_loader:open_loader", _OURS, cache=cache, batch=32, epochs=7, step_s=0.1,
+        )
+        for cache in ("none", "half")
     ),
 )  # fmt: skip
 BY_NAME = {entry.name: entry for entry in ENTRIES}

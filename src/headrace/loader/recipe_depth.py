@@ -78,6 +78,11 @@ class RecipeDepth(HostDepth):
         if self._orders.follows_hands:
             keep_ahead(self._host, max(self._host.ahead, staff.processes * (1 + staff.threads)))
 
+    def pause(self) -> None:
+        """An epoch begins, and nobody knows what the loop did before."""
+        if self._bridge is not None:
+            self._bridge.leave_out()
+
     @property
     def slow(self) -> float:
         """Seconds that slow batches take to be fetched; see ``Bridge``."""

@@ -166,12 +166,14 @@ class RecipeSession(Hosted):
         self._unknown = self._rows is None and self.collator is None
         self._seed = draws.seed
         self._learning.pause()
+        self._depth.pause()
         self.cache.check()
         super().begin(draws, following)
 
     def follow(self, draws: Draws) -> None:
         """See ``Hosted``."""
         self._learning.pause()
+        self._depth.pause()
         self.cache.check()
         super().follow(draws)
 

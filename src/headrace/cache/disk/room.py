@@ -25,7 +25,7 @@ _BLOCK = 4096
 """Bytes that files take are a multiple of this."""
 REST = 60.0
 """Seconds for which nobody has read a segment before it may be evicted."""
-_AHEAD = 64
+_AHEAD = 128
 """One part in so many is kept for what is copied ahead of need."""
 _SPARE = 0.02
 """Part of the file system that is left to others."""

@@ -42,6 +42,19 @@ def test_a_slow_read_is_bridged_by_as_many_steps_as_it_takes():
         assert slow / 0.05 - 1 <= found <= 1.2 * slow / 0.05 + 1
 
 
+def test_a_slow_read_among_the_first_batches_is_bridged_from_the_first_look():
+    assert run(Bridge(), 16, step=0.05, took=0.01, slow=0.5, every=7) >= 9
+
+
+def test_a_loop_that_others_hold_up_is_as_fast_as_it_could_be():
+    """Ranks in lockstep wait for each other. What storage could bring is not known from that."""
+    bridge, now, found = Bridge(), 0.0, 0
+    for at in range(16):
+        now += 0.05 if at % 3 else 0.4
+        found = bridge.taken(now, 0.01 if at % 7 else 0.5, 64)
+    assert found >= 9
+
+
 def test_one_in_a_thousand_is_not_worth_memory():
     assert run(Bridge(), 999, step=0.05, took=0.01, slow=1.0, every=1000) == 0
 
@@ -162,7 +175,7 @@ SEEDS = pytest.mark.parametrize("seed", range(8))
 def test_a_line_that_is_the_limit_is_no_slow_read(line, seed):
     """The more were ahead, the longer batches took, and the more were kept ahead: all that memory held."""
     ahead, seconds = epoch(line(seed, 20), 1500, step=0.001, bridge=Bridge())
-    assert sum(ahead) / len(ahead) < 12 and max(ahead) <= 32
+    assert sum(ahead) / len(ahead) < 20 and max(ahead) <= 32
     assert seconds < 1.04 * epoch(line(seed, 20), 1500, step=0.001)[1], "and hardly anything is lost"
 
 

@@ -87,13 +87,14 @@ class Bridge:
                 self._expected.observe(news)
             if self._count >= _FIRST:
                 self._look(room)
-        # (many more at a time would hold up the next one)
-        self.batches = min(self.batches + 1, self._queueing.allowed(max(0, min(self._wanted, room))))
+        self.batches = self._queueing.allowed(max(0, min(self._wanted, room)))
         return self.batches
 
     def _look(self, room: int) -> None:
-        # A loop that waits for every batch would take any number of them. How many it gets is seen when it gets more.
-        step = max(self._steps.quantile(_FAST), self._pace / (1.0 if self._queueing.busy else _FASTER))
+        # A loop that waits for every batch would take any number of them: what it could get is seen step by step. But
+        # what storage brings one after the other is to be had in any case.
+        pace = self._pace if self._queueing.busy else self._pace / _FASTER
+        step = max(self._steps.quantile(_FAST), min(self._queueing.quick, pace))
         # (a batch that takes no longer than a step is what the usual ones are for)
         self._wanted = self._lead.look(self._expected, step, max(2, min(room, _DEEPEST))) - 2
 
@@ -108,7 +109,10 @@ class Queueing:
     """
 
     def __init__(self) -> None:
-        self._seen: deque[float] = deque(maxlen=2 * _NEAR)
+        self._seen: deque[tuple[float, bool]] = deque(maxlen=2 * _NEAR)
+        """Seconds that batches took, and whether they had none but the usual ones beside them."""
+        self.quick = 0.0
+        """Seconds that a batch takes, of late, if it is one of the fast ones."""
         self._usual = self._alone = 0.0
         self._since = 0
         """Batches since more than the usual ones were ahead; less than 0 while there are such yet to come."""
@@ -127,21 +131,25 @@ class Queueing:
         return int(batches * self._alone / self._usual / 2) if self._left else batches
 
     def without(self, took: float, batches: int) -> float:
-        """Fetching a batch took so many seconds, with so many ahead beside the usual ones. Returns what one took that
-        came a little earlier, had it not had to wait for others; 0 while there is none."""
+        """Fetching a batch took so many seconds, with so many ahead beside the usual ones. Returns what it would have
+        taken, had it not had to wait for others; or, as that is seen from those that come after it, what one would
+        have that came a little earlier; 0 if there is none."""
         if took <= 0:
             return 0.0
-        self._seen.append(took)
         self._since = -batches if batches else self._since + 1
-        if len(self._seen) < _NEAR:
-            return 0.0
-        *before, one = list(self._seen)[: 1 - _NEAR]
-        self._usual = _middle(list(self._seen)[-_NEAR:])
-        if self._since >= _NEAR:
+        alone = self._since > 0
+        self._seen.append((took, alone))
+        near = [seconds for seconds, _ in self._seen]
+        self.quick = sorted(near)[len(near) // 4]
+        self._usual = _middle(near[-_NEAR:])
+        if self._since >= min(_NEAR, len(near)):
             self._alone = self._usual
         self._alone = min(self._alone or self._usual, self._usual)
         self._look(batches)
-        usual = max(self._usual, _middle(before))
+        if not alone and (len(near) < _NEAR or self._seen[-_NEAR][1]):
+            return 0.0
+        *before, one = near if alone else near[: 1 - _NEAR]
+        usual = max(self._usual, _middle(before[-_NEAR:]))
         return one - (usual - self._alone) if one > _FAR * usual else one * self._alone / usual
 
     def _look(self, batches: int) -> None:

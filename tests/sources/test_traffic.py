@@ -9,7 +9,7 @@ import pytest
 
 from headrace.core.errors import NotNow
 from headrace.sources.buckets import traffic
-from headrace.sources.buckets.traffic import Traffic, each
+from headrace.sources.buckets.traffic import Traffic
 
 
 class Watched:
@@ -57,7 +57,6 @@ def test_the_oldest_call_goes_first_and_one_that_was_refused_before_all() -> Non
     ):
         threads.append(watched.ask(name, turn))
         waiting(watched, at + 1)
-    assert watched.traffic.spare() == 0
     for name in ("first", "alone", "older", "newer"):
         watched.end(name)
         watched.wait_for(min(4, len(watched.may_end) + 1))
@@ -70,7 +69,7 @@ def test_there_are_never_more_than_may_be() -> None:
     made = Traffic(3)
     lock, now, most = threading.Lock(), 0, 0
 
-    def one(number: int) -> None:
+    def one(number: int, turn: Any) -> None:
         def make() -> None:
             nonlocal now, most
             with lock:
@@ -90,8 +89,7 @@ def test_there_are_never_more_than_may_be() -> None:
             done.append(number)
 
     done: list[int] = []
-    turn = made.call(60)
-    each(60, 20, one)
+    made.each(60, one)
     assert sorted(map(abs, done)) == list(range(60)) and most <= 3
     assert made._under_way == 0 and not made._queue
 
@@ -112,3 +110,42 @@ def test_who_is_interrupted_leaves_no_place_taken(monkeypatch: pytest.MonkeyPatc
     thread.join()
     assert watched.traffic.request(watched.traffic.call(1), lambda: 5) == 5
     assert watched.traffic._under_way == 0 and not watched.traffic._queue
+
+
+def test_what_is_asked_first_is_there_first_however_busy_it_was_then() -> None:
+    """A call that came while all places were taken had few threads for as long as it lasted, and later ones many."""
+    made, order = Traffic(8), []
+    held, started = threading.Event(), threading.Semaphore(0)
+
+    def hold(number: int, turn: Any) -> None:
+        made.request(turn, lambda: (started.release(), held.wait(30)))
+
+    def one(name: str) -> Any:
+        def do(number: int, turn: Any) -> None:
+            made.request(turn, lambda: threading.Event().wait(0.002))
+            order.append(name)
+
+        return do
+
+    first = threading.Thread(target=made.each, args=(8, hold))
+    first.start()
+    for _ in range(8):
+        assert started.acquire(timeout=30)
+    calls = []
+    for name in ("older", "newer"):
+        calls.append(threading.Thread(target=made.each, args=(40, one(name))))
+        calls[-1].start()
+        while not any(waiting.turn[1] == len(calls) for waiting in made._queue):
+            threading.Event().wait(0.001)
+    held.set()
+    for thread in (first, *calls):
+        thread.join(30)
+    assert order.count("older") == order.count("newer") == 40
+    assert order[:40].count("newer") <= 10, "hardly one before all of the older call's"
+    assert not made._open and not made._queue and not made._under_way
+    deadline = threading.Event()
+    for _ in range(1000):
+        if not made._helpers:
+            break
+        deadline.wait(0.01)
+    assert not made._helpers

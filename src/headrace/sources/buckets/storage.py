@@ -18,7 +18,7 @@ from headrace.sources.buckets.library import library
 from headrace.sources.buckets.opened import Opened, opened
 from headrace.sources.buckets.options import Options
 from headrace.sources.buckets.ranges import Request, together
-from headrace.sources.buckets.traffic import Turn, each
+from headrace.sources.buckets.traffic import Turn
 from headrace.sources.buckets.urls import Url, join, parse
 from headrace.sources.entry import Entry
 from headrace.sources.local import MAX_BYTES
@@ -91,10 +91,10 @@ class BucketStorage:
         try:
             traffic = self.bucket(parse(what(0)).root).traffic
         except Exception:  # (what is wrong is said of each)
-            each(count, 0, lambda number: do(number, None))
+            for number in range(count):
+                do(number, None)
             return
-        turn = traffic.call(count)
-        each(count, traffic.spare(), lambda number: do(number, turn))
+        traffic.each(count, do)
 
     def _get(
         self,

@@ -24,8 +24,6 @@ _LINGER = 10.0
 """Seconds for which a thread waits for something to do."""
 _LONG = 1.0
 """Seconds after which who waits looks for itself, in any case."""
-_AT_LEAST = 3
-"""Threads that help with a call although all requests that may be are under way: theirs come first, if it is old."""
 _EXIT = 2.0
 """Seconds for which requests under way are waited for when the program ends."""
 
@@ -56,12 +54,26 @@ class _Waiting:
         return self._closed.acquire(timeout=pause if pause > 0 else _LONG)
 
 
+class _Call:
+    """Several requests that somebody waits for."""
+
+    __slots__ = ("begun", "count", "do", "left", "over", "turn")
+
+    def __init__(self, turn: Turn, count: int, do: Callable[[int, Turn], None]) -> None:
+        self.turn, self.count, self.do = turn, count, do
+        self.begun, self.left = 0, count
+        self.over = threading.Event()
+
+
 class Traffic:
     """The requests to one bucket. ``Congestion`` decides how many there are; whoever wants one more waits here.
 
     The engine asks for as many as keep up with preparing, and this is what it gets: its threads wait for their turn
     like any others. Those of the call that came first go first: so orders are done one after the other, and not all
     at the same time, late. A call for one object alone is before all others, as somebody waits for what was refused.
+
+    Threads that make requests for calls of several belong to none of them: each takes the next one of the oldest call
+    that has any left. There are as many as there may be requests.
     """
 
     def __init__(self, most: int = WIDEST) -> None:
@@ -71,6 +83,9 @@ class Traffic:
         self._under_way = 0
         self._queue: list[_Waiting] = []
         self._calls = itertools.count()
+        self._open: list[_Call] = []
+        """Calls with requests that nobody has begun, the oldest first."""
+        self._helpers = 0
         self._not_before = 0.0
         _all.add(self)
 
@@ -83,10 +98,6 @@ class Traffic:
     def usual(self) -> float:
         """Seconds that an answer takes."""
         return self._congestion.usual
-
-    def spare(self) -> int:
-        """Requests that could be begun at once."""
-        return max(0, self._congestion.limit - self._under_way - len(self._queue))
 
     def call(self, count: int) -> Turn:
         """The turn of a call that makes so many requests."""
@@ -155,6 +166,73 @@ class Traffic:
             self._under_way -= 1
             self._admit(now)
 
+    def each(self, count: int, do: Callable[[int, Turn], None]) -> None:
+        """Call ``do`` with 0 to ``count - 1``, in this thread and in others beside it, and with the turn that its
+        requests have. It must not raise."""
+        with self._lock:
+            call = _Call(self.call(count), count, do)
+            self._open.append(call)
+        self._recruit()
+        try:
+            while (number := self._next(call)) >= 0:
+                self._do(call, number)
+            call.over.wait()
+        except BaseException:  # (Ctrl-C)
+            with self._lock:
+                self._close(call)
+            raise
+
+    def _next(self, call: _Call) -> int:
+        """The next of a call that nobody has begun; -1: there is none."""
+        with self._lock:
+            if call not in self._open:
+                return -1
+            return self._begin(call)
+
+    def _begin(self, call: _Call) -> int:
+        call.begun += 1
+        if call.begun == call.count:
+            self._close(call)
+        return call.begun - 1
+
+    def _close(self, call: _Call) -> None:
+        if call in self._open:
+            self._open.remove(call)
+
+    def _do(self, call: _Call, number: int) -> None:
+        try:
+            call.do(number, call.turn)
+        finally:
+            with self._lock:
+                call.left -= 1
+                if not call.left:
+                    call.over.set()
+
+    def _recruit(self) -> None:
+        """As many threads as there may be requests, if there is something to do for them."""
+        with self._lock:
+            todo = sum(call.count - call.begun for call in self._open)
+            more = max(0, min(self._congestion.limit, todo) - self._helpers)
+            self._helpers += more
+        while more and _hands.submit(self._help):
+            more -= 1
+        if more:
+            with self._lock:
+                self._helpers -= more
+
+    def _help(self) -> None:
+        while True:
+            with self._lock:
+                if not self._open or self._helpers > self._congestion.limit:
+                    self._helpers -= 1
+                    return
+                call = self._open[0]
+                number = self._begin(call)
+                few = self._helpers < self._congestion.limit
+            if few:
+                self._recruit()
+            self._do(call, number)
+
     def end(self, until: float) -> None:
         """Wait for what is under way; nothing new is begun."""
         while self._under_way and time.monotonic() < until:
@@ -200,39 +278,6 @@ class _Hands:
             del job
             with self._lock:
                 self._idle += 1
-
-
-def each(count: int, spare: int, do: Callable[[int], None]) -> None:
-    """Call ``do`` with 0 to ``count - 1``, in this thread and in others beside it. It must not raise. ``spare``:
-    requests that could be begun at once."""
-    helpers = min(count - 1, max(spare, _AT_LEAST))
-    numbers = itertools.count()
-    left, over = helpers, threading.Event()
-    lock = threading.Lock()
-
-    def work() -> None:
-        while (number := next(numbers)) < count:
-            do(number)
-
-    def help_out() -> None:
-        nonlocal left
-        try:
-            work()
-        finally:
-            with lock:
-                left -= 1
-                if not left:
-                    over.set()
-
-    for _ in range(helpers):
-        if not _hands.submit(help_out):
-            with lock:
-                left -= 1
-                if not left:
-                    over.set()
-    work()
-    if helpers:
-        over.wait()
 
 
 def watch(thread: threading.Thread) -> None:

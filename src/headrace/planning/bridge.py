@@ -74,7 +74,9 @@ class Bridge:
         if self._last is not None:
             step = now - self._last
             self._steps.observe(step)
-            self._paced = min(_PACE + 3 * self.batches, self._paced + 1)  # (as many may come at once as are ahead)
+            self._paced = min(
+                _PACE + 3 * self.batches, self._paced + 1
+            )  # (as many may come at once as are ahead)
             self._pace += (step - self._pace) / self._paced
         self._last = now
         took = self._queueing.without(took, self.batches)

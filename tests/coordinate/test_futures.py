@@ -283,6 +283,7 @@ def test_idle_workers_prepare_what_is_needed_soonest() -> None:
     assert world.state.refills > 60
 
 
+@pytest.mark.slow
 def test_fetching_ahead_prepares_hardly_more() -> None:
     found = []
     for fills in (False, True):

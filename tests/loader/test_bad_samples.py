@@ -167,6 +167,7 @@ def test_a_reason_of_any_length_arrives(num_workers, text):
         assert loader.stats().restarts == 0
 
 
+@pytest.mark.slow
 def test_many_bad_samples_with_deep_tracebacks_arrive_at_once():
     def dig(depth, data):
         if depth == 0:

@@ -227,6 +227,7 @@ def test_what_a_process_did_before_its_loop_is_not_taken_from_preparing(roster):
         assert int(roster.header[LIMIT]) == usable_cpus()
 
 
+@pytest.mark.slow
 def test_orders_get_larger_where_samples_are_soon_done():
     """An order costs about as much as a few small images do."""
     recipe = samples(4000, decode=hr.synthetic.decode(cost=0.0))

@@ -46,6 +46,7 @@ def test_with_slow_storage_encoded_samples_are_kept(num_workers: int) -> None:
         assert sum(form.bytes for form in stats.cache.values()) <= SAMPLES * 1024
 
 
+@pytest.mark.slow
 def test_with_a_slow_decode_decoded_samples_stay() -> None:
     with loader(spin=0.002, num_workers=2) as made:
         for _ in range(3):

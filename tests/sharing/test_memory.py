@@ -95,6 +95,7 @@ def jitter(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return value + np.uint8(np.random.randint(0, 3))
 
 
+@pytest.mark.slow
 def test_samples_smaller_than_a_page_fill_the_budget_and_no_more(place: Path) -> None:
     """Two jobs over rows as of CIFAR: instances come and go between decoded samples, and pages are shared."""
     recipe = hr.Recipe(hr.synthetic.source(ROWS, shape=ROW), hr.synthetic.decode(), [jitter])

@@ -22,3 +22,20 @@ def test_while_an_order_waits_for_room_another_thread_asks_storage(width: int, c
     with gate.handing():
         assert len(calls) == called
     gate.end()
+
+
+def test_orders_are_claimed_again_once_requests_no_longer_wait() -> None:
+    calls, crowded = [], True
+    gate = Gate(crowded=lambda: crowded)
+    gate.on_room = lambda: calls.append(gate)
+    assert gate.enter()
+    gate.begin_and_leave()
+    gate.reads(1, 40)
+    with gate.waits(lambda: None):
+        gate.room()
+        assert not calls
+        crowded = False
+        gate.room()
+        assert calls == [gate]
+    gate.reads(-1)
+    gate.end()

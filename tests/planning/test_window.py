@@ -42,6 +42,7 @@ CLAIMS = st.builds(
     st.integers(1, WIDEST),
     st.integers(1, 32),
     st.floats(0, 10),
+    st.booleans(),
 )
 
 
@@ -61,12 +62,23 @@ def test_when_another_order_is_claimed(now: Claims) -> None:
         assert window.may_claim(now._replace(reading=max(0, now.reading - 1)))
         assert window.may_claim(now._replace(orders=now.orders - 1))
         assert window.may_claim(now._replace(starved=now.starved + 1))
+        assert window.may_claim(now._replace(crowded=False))
 
 
 def test_an_order_that_does_not_come_holds_up_no_other() -> None:
     assert window.may_claim(Claims(orders=1, working=1, reading=5, width=1, starved=1.0))
     assert window.may_claim(Claims(orders=3)), "all their rows wait for storage to take them again"
     assert not window.may_claim(Claims(orders=ORDERS, starved=1e6))
+
+
+def test_behind_requests_that_wait_for_their_turn_no_order_is_claimed() -> None:
+    now = Claims(orders=1, reading=5, width=40)
+    assert window.may_claim(now)
+    behind = now._replace(crowded=True)
+    assert not window.may_claim(behind), "another worker may be sooner at storage"
+    assert not window.may_claim(behind._replace(starved=0.5))
+    assert window.may_claim(behind._replace(starved=1.0)), "one that needs no storage may be there"
+    assert window.may_claim(Claims(orders=0, crowded=True)), "others may be who waits"
 
 
 def test_an_order_that_waits_for_room_leaves_its_place_at_storage_to_another() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from typing import Any
 
 import pytest
 
 from headrace.core.errors import NotNow
+from headrace.sources import crowding
 from headrace.sources.buckets import traffic
 from headrace.sources.buckets.traffic import Traffic
 
@@ -149,3 +151,68 @@ def test_what_is_asked_first_is_there_first_however_busy_it_was_then() -> None:
             break
         deadline.wait(0.01)
     assert not made._helpers
+
+
+class Told:
+    def __init__(self) -> None:
+        self.times = 0
+
+    def room(self) -> None:
+        assert not crowding.crowded()
+        self.times += 1
+
+
+def test_whoever_would_ask_for_more_is_told_when_none_wait() -> None:
+    watched, told, other = Watched(2), Told(), Told()
+    crowding.on_room(told)
+    crowding.on_room(other)
+    del other  # (who is gone is not told)
+    assert not crowding.crowded()
+
+    def do(number: int, turn: Any) -> None:
+        watched.traffic.request(turn, lambda: watched._make(number))
+
+    call = threading.Thread(target=watched.traffic.each, args=(40, do))
+    call.start()
+    watched.wait_for(2)
+    watched.end(*range(20))
+    watched.wait_for(22)
+    assert crowding.crowded() and told.times == 0
+    watched.end(*range(20, 40))
+    call.join(30)
+    assert not crowding.crowded() and told.times >= 1
+    assert watched.traffic._not_begun == 0
+
+
+def test_a_bucket_that_is_forgotten_leaves_no_crowd() -> None:
+    made = Traffic(1)
+    with made._held():
+        made._not_begun = 5
+    assert crowding.crowded()
+    del made
+    gc.collect()
+    assert not crowding.crowded()
+
+
+@pytest.mark.parametrize("where", ["here", "in a helper's thread"])
+def test_what_a_request_raises_is_raised_where_it_is_waited_for(where: str) -> None:
+    """It was taken for done: the sample was there, with nothing in it, and the thread was not counted any more."""
+    made, here = Traffic(4), threading.get_ident()
+
+    class Panic(BaseException):
+        """As what the library's own code raises, where that fails."""
+
+    def one(number: int, turn: Any) -> None:
+        threading.Event().wait(0.001)
+        if (threading.get_ident() == here) == (where == "here"):
+            raise Panic
+
+    with pytest.raises(Panic):
+        made.each(100, one)
+    assert not made._open and made._not_begun == 0
+    made.each(100, lambda number, turn: None)
+    for _ in range(1000):
+        if not made._helpers:
+            break
+        threading.Event().wait(0.01)
+    assert not made._helpers and not crowding.crowded()

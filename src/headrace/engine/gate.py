@@ -27,10 +27,12 @@ class Gate:
         most: Callable[[], int] | None = None,
         exactly: int = 0,
         backlog: Callable[[], int] | None = None,
+        crowded: Callable[[], bool] | None = None,
     ) -> None:
         """``most``: says how many reads this worker may have under way; 0: as many as are of use. ``exactly``: so
-        many it has in any case, if not 0. ``backlog``: orders that are there for this worker to claim."""
-        self._most, self._exactly, self._backlog = most, exactly, backlog
+        many it has in any case, if not 0. ``backlog``: orders that are there for this worker to claim. ``crowded``:
+        says whether requests wait for their turn at storage; when that is over, ``room`` is called."""
+        self._most, self._exactly, self._backlog, self._crowded = most, exactly, backlog, crowded
         self._lock = threading.Lock()
         self._turn = threading.Condition(self._lock)
         self._orders = self._working = self._handing = self._reading = 0
@@ -78,7 +80,14 @@ class Gate:
             return False
         return self._granted or may_claim(
             Claims(
-                self._orders, self._working, self._handing, self._reading, self._width, self._each, starved
+                self._orders,
+                self._working,
+                self._handing,
+                self._reading,
+                self._width,
+                self._each,
+                starved,
+                self._crowded is not None and self._crowded(),
             )
         )
 
@@ -95,6 +104,10 @@ class Gate:
                 self._called, call = True, self.on_room
         if call is not None:
             call()
+
+    def room(self) -> None:
+        """Requests no longer wait for their turn."""
+        self._look()
 
     def starving(self) -> None:
         """Somebody has waited for bytes for a while."""

@@ -23,6 +23,7 @@ from headrace.engine.store import Cache, LocalStore, Store
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.program import Program
 from headrace.recipes.recipe import Recipe
+from headrace.sources import crowding
 
 
 @dataclass
@@ -71,7 +72,9 @@ class RecipeTask:
             None if seat is None else seat.reads,
             environment.reads(),
             None if seat is None else lambda: board.backlog() // seat.processes(),
+            crowding.crowded,
         )
+        crowding.on_room(gate)
         stages = self.stages(link.arena, link.board, gate)
         return RowPipeline(
             link,

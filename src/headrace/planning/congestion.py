@@ -31,6 +31,13 @@ _QUEUE, _FEW = 2.5, 8.0
 _DRAIN = 64
 """Rounds after which it is looked again, for one of them, what an answer takes where none waits for others."""
 _LONGEST_PAUSE = 0.5
+_RESERVE = 0.5
+"""Of the requests that may be under way, so many wait for their turn: what comes next is there when one ends."""
+
+
+def crowded(waiting: int, limit: int) -> bool:
+    """Whether enough requests wait for their turn, where so many may be under way."""
+    return waiting >= max(1.0, _RESERVE * limit)
 
 
 class Congestion:

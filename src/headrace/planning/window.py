@@ -24,6 +24,8 @@ _BRIEF = 5e-3
 """Seconds of reading that are not worth a thread's while."""
 _STARVED = 0.1
 """Seconds after which those who wait for bytes have another order begun beside the one that does not come."""
+_STARVED_BEHIND = 1.0
+"""The same where requests wait for their turn: another order would wait as well, unless it needs none."""
 _DOUBTS = 3
 """Times that a read is tried again after an error that may be the sample's own."""
 _OPEN = 3
@@ -71,6 +73,8 @@ class Claims(NamedTuple):
     """Reads at once that an order is made of."""
     starved: float = 0.0
     """Seconds since the last order was claimed, if somebody waits for bytes meanwhile; else 0."""
+    crowded: bool = False
+    """Requests to storage wait for their turn."""
 
 
 def may_claim(now: Claims) -> bool:
@@ -79,11 +83,14 @@ def may_claim(now: Claims) -> bool:
     So where storage is fast there is one order at a time. A read that does not end holds up its own order alone.
     Where several orders are fetched at once, and some of them wait for room, others take their place at storage: or
     it would be idle until these are prepared, and so would be who prepares, until it has given the next ones.
+    Where requests of earlier orders wait for their turn, another worker may have its own sooner.
     """
     if now.orders == 0:
         return True
     if now.orders >= ORDERS or (now.handing and now.orders * now.each >= now.width):
         return False
+    if now.crowded:
+        return now.starved >= _STARVED_BEHIND
     return now.starved >= _STARVED or (now.working <= now.handing and now.reading < now.width)
 
 

@@ -11,13 +11,15 @@ import random
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 from headrace.core.errors import NotNow
 from headrace.core.memory import thread_room
-from headrace.planning.congestion import Congestion
+from headrace.planning.congestion import Congestion, crowded
 from headrace.planning.window import WIDEST
+from headrace.sources.crowding import Crowd, tell
 
 Out = TypeVar("Out")
 _LINGER = 10.0
@@ -57,12 +59,13 @@ class _Waiting:
 class _Call:
     """Several requests that somebody waits for."""
 
-    __slots__ = ("begun", "count", "do", "left", "over", "turn")
+    __slots__ = ("begun", "count", "do", "error", "left", "over", "turn")
 
     def __init__(self, turn: Turn, count: int, do: Callable[[int, Turn], None]) -> None:
         self.turn, self.count, self.do = turn, count, do
         self.begun, self.left = 0, count
         self.over = threading.Event()
+        self.error: BaseException | None = None
 
 
 class Traffic:
@@ -85,8 +88,11 @@ class Traffic:
         self._calls = itertools.count()
         self._open: list[_Call] = []
         """Calls with requests that nobody has begun, the oldest first."""
+        self._not_begun = 0
+        """Requests of these calls that nobody has begun."""
         self._helpers = 0
         self._not_before = 0.0
+        self._crowd = Crowd()
         _all.add(self)
 
     @property
@@ -98,6 +104,15 @@ class Traffic:
     def usual(self) -> float:
         """Seconds that an answer takes."""
         return self._congestion.usual
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """The lock, and word to others of whether requests wait, as it may have changed."""
+        with self._lock:
+            yield
+            room = self._crowd.is_now(crowded(len(self._queue) + self._not_begun, self._congestion.limit))
+        if room:
+            tell()
 
     def call(self, count: int) -> Turn:
         """The turn of a call that makes so many requests."""
@@ -120,7 +135,7 @@ class Traffic:
     def _enter(self, turn: Turn) -> float:
         if _ending:
             raise NotNow("the program ends")
-        with self._lock:
+        with self._held():
             now = time.monotonic()
             if not self._queue and self._room(now):
                 self._under_way += 1
@@ -129,7 +144,7 @@ class Traffic:
             heapq.heappush(self._queue, mine)
         try:
             while not mine.wait(self._not_before - time.monotonic()):
-                with self._lock:
+                with self._held():
                     self._admit(time.monotonic())
         except BaseException:  # (Ctrl-C)
             self._withdraw(mine)
@@ -137,7 +152,7 @@ class Traffic:
         return time.monotonic()
 
     def _withdraw(self, mine: _Waiting) -> None:
-        with self._lock:
+        with self._held():
             if mine in self._queue:
                 self._queue.remove(mine)
                 heapq.heapify(self._queue)
@@ -155,7 +170,7 @@ class Traffic:
             heapq.heappop(self._queue).go()
 
     def _leave(self, begun: float, refused: bool) -> None:
-        with self._lock:
+        with self._held():
             now = time.monotonic()
             if refused:
                 self._congestion.refused(now, begun, self._luck())
@@ -168,29 +183,34 @@ class Traffic:
 
     def each(self, count: int, do: Callable[[int, Turn], None]) -> None:
         """Call ``do`` with 0 to ``count - 1``, in this thread and in others beside it, and with the turn that its
-        requests have. It must not raise."""
-        with self._lock:
+        requests have. What it raises is raised here, and nothing is begun after it."""
+        with self._held():
             call = _Call(self.call(count), count, do)
             self._open.append(call)
-        self._recruit()
+            self._not_begun += count
         try:
-            while (number := self._next(call)) >= 0:
+            self._recruit()
+            while call.error is None and (number := self._next(call)) >= 0:
                 self._do(call, number)
-            call.over.wait()
+            if call.error is None:
+                call.over.wait()
+            if call.error is not None:
+                raise call.error
         except BaseException:  # (Ctrl-C)
-            with self._lock:
+            with self._held():
                 self._close(call)
             raise
 
     def _next(self, call: _Call) -> int:
         """The next of a call that nobody has begun; -1: there is none."""
-        with self._lock:
+        with self._held():
             if call not in self._open:
                 return -1
             return self._begin(call)
 
     def _begin(self, call: _Call) -> int:
         call.begun += 1
+        self._not_begun -= 1
         if call.begun == call.count:
             self._close(call)
         return call.begun - 1
@@ -198,21 +218,22 @@ class Traffic:
     def _close(self, call: _Call) -> None:
         if call in self._open:
             self._open.remove(call)
+            self._not_begun -= call.count - call.begun
 
     def _do(self, call: _Call, number: int) -> None:
         try:
             call.do(number, call.turn)
-        finally:
-            with self._lock:
-                call.left -= 1
-                if not call.left:
-                    call.over.set()
+        except BaseException as error:  # to be raised where it is waited for
+            call.error = error
+        with self._lock:
+            call.left -= 1
+            if not call.left or call.error is not None:
+                call.over.set()
 
     def _recruit(self) -> None:
         """As many threads as there may be requests, if there is something to do for them."""
         with self._lock:
-            todo = sum(call.count - call.begun for call in self._open)
-            more = max(0, min(self._congestion.limit, todo) - self._helpers)
+            more = max(0, min(self._congestion.limit, self._not_begun) - self._helpers)
             self._helpers += more
         while more and _hands.submit(self._help):
             more -= 1
@@ -222,7 +243,7 @@ class Traffic:
 
     def _help(self) -> None:
         while True:
-            with self._lock:
+            with self._held():
                 if not self._open or self._helpers > self._congestion.limit:
                     self._helpers -= 1
                     return

@@ -11,7 +11,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 # Many tests wait, so there are more of them at once than CPUs. A file stays in one process.
 PARALLEL ?= -n 4 --dist loadfile
 
-.PHONY: demo test test-slow test-trainers fuzz check wheel bench-single bench-dropin bench-accuracy bench-sharing bench-model \
+.PHONY: demo test test-slow azurite test-trainers fuzz check wheel bench-single bench-dropin bench-accuracy bench-sharing bench-model \
 	bench-doctor bench-bucket bench-host bench-ranks bench-workers bench-simulate readme-picture papers soak clean system help
 
 help:  ## list the targets
@@ -33,7 +33,14 @@ demo: $(VENV)/.installed  ## train a tiny model through torch's DataLoader and t
 test: $(VENV)/.installed  ## run the test suite
 	$(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS)
 
-test-slow: $(VENV)/.installed  ## run what takes longer: jobs on machines of their own, whole runs of several jobs, the papers' experiments
+# A server of Azure's protocol, for tests. It needs Node.js; where that is not, they say so and are skipped.
+.azurite/.installed:
+	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix .azurite azurite@3.35.0 && touch $@; \
+	else echo "no npm (Debian: nodejs npm): az:// is not tested"; fi
+
+azurite: .azurite/.installed
+
+test-slow: $(VENV)/.installed .azurite/.installed  ## run what takes longer: jobs on machines of their own, whole runs of several jobs, the papers' experiments
 	$(BIN)/python -m pytest $(PARALLEL) -m slow $(PYTEST_ARGS)
 
 # Trainers are large, so they have an environment of their own.
@@ -115,5 +122,5 @@ soak: $(VENV)/.installed  ## kill hosts, workers and jobs that share at random, 
 	HEADRACE_SOAK=$(or $(SOAK),34) $(BIN)/python -m pytest tests/faults/test_sharing.py -k at_random -q
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .venv-* build dist .data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-* .azurite build dist .data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name '*.so' -path './src/*' -delete

@@ -59,6 +59,10 @@ def measure(entry: Entry, setup: Setup, counters: Path, root: int, epochs: int) 
         ended = time.perf_counter()
         if not number:
             first_batch_s = first_at - start
+            named = getattr(contender, "numbers_of", None)
+            photos = None if named is None else np.asarray(named(range(setup.count)))
+        if photos is not None:
+            numbers = [photos[batch] for batch in numbers]
         after, cpu_now = ask(counters), tree_cpu(root)
         did = after.since(before)
         found.append(

@@ -8,6 +8,7 @@ import ctypes
 import functools
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -25,6 +26,8 @@ from urllib.error import HTTPError, URLError
 from urllib.request import urlopen
 
 ACCESS, SECRET = "headrace-tests", "not-much-of-a-secret"
+PUBLIC = "public"
+"""The bucket that everybody may read."""
 _PATIENCE = 60.0
 _failed: list[str] = []
 
@@ -105,17 +108,18 @@ class S3Server:
         obstore.delete(self.store(bucket), [prefix + slash + key for key in keys])
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free, and whose neighbours 10,000 above are: the server takes these for its own messages."""
-    found: list[int] = []
+def free_ports(count: int) -> list[int]:
+    """Ports that are free, and whose neighbours 10,000 above are: the server takes these for its own messages.
+
+    Below those that the system gives out by itself: somebody's connection would have one, now and then, before the
+    server does."""
+    luck, found = random.SystemRandom(), list[int]()
     while len(found) < count:
+        port = luck.randrange(10_001, 22_000)
         with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-            if port > 55000 or port in found:
-                port = 20000 + port % 25000
             try:
-                other.bind(("127.0.0.1", port + 10000))
+                one.bind(("127.0.0.1", port))
+                other.bind(("127.0.0.1", port + 10_000))
             except OSError:
                 continue
         if port not in found:
@@ -160,13 +164,14 @@ def s3_server(folder: str | os.PathLike[str] | None = None) -> Iterator[S3Server
                     "name": "tests",
                     "credentials": [{"accessKey": ACCESS, "secretKey": SECRET}],
                     "actions": ["Admin", "Read", "List", "Tagging", "Write"],
-                }
+                },
+                {"name": "anonymous", "actions": [f"Read:{PUBLIC}", f"List:{PUBLIC}"]},
             ]
         }
         mine = os.getpid()
         config = Path(place, "s3.json")
         config.write_text(json.dumps(rights))
-        master, volume, filer, s3 = _free_ports(4)
+        master, volume, filer, s3 = free_ports(4)
         log = Path(place, "log")
         command = [
             program, "server", "-s3", f"-dir={place}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from headrace.sources.buckets.manifest import Manifest, Writer
 from headrace.sources.buckets.options import Options
 from headrace.sources.buckets.profiles import from_profile
 from headrace.sources.buckets.ranges import GAP, LONGEST, together
+from headrace.sources.buckets.storage import version_of
 from headrace.sources.buckets.urls import Url, parse, stripped
 from headrace.sources.location import Location
 from headrace.sources.storage import storage_of
@@ -126,6 +128,24 @@ def test_parts_that_lie_near_each_other_are_read_together() -> None:
     far = [Location(b"s3://b/x", b"", 0, 10), Location(b"s3://b/x", b"", 11 + GAP, 10)]
     assert len(together(far)) == 2
     assert len(together([Location(b"s3://b/x", b"a", 0, 10), Location(b"s3://b/x", b"b", 10, 10)])) == 2
+
+
+@pytest.mark.parametrize(
+    "tag", ["0x8DD", "d41d8cd98f00b204e9800998ecf8427e", "d41d8cd98f00b204e9800998ecf8427e-3"]
+)
+def test_an_object_has_one_version_however_its_tag_is_written(tag: str) -> None:
+    """Azure's listings have tags without quotes, and its answers with them: all objects were taken for changed."""
+    written = [tag, f'"{tag}"', f'W/"{tag}"']
+    assert len({version_of({"e_tag": one}) for one in written}) == 1
+    assert version_of({"e_tag": tag}) != version_of({"e_tag": tag + "0"})
+
+
+def test_an_object_without_a_tag_has_the_version_of_its_size_and_second() -> None:
+    at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
+    meta = {"e_tag": None, "size": 7, "last_modified": at}
+    later = meta | {"last_modified": at + timedelta(seconds=1)}
+    assert version_of(meta) == version_of(meta | {"last_modified": at + timedelta(milliseconds=120)})
+    assert len({version_of(meta), version_of(meta | {"size": 8}), version_of(later)}) == 3
 
 
 # -- URLs and options ------------------------------------------------------------------------------------------

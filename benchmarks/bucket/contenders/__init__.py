@@ -48,7 +48,8 @@ class Contender(Protocol):
     """A loader, constructed and ready to be iterated."""
 
     def epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
-        """One epoch: batches of images (uint8; height, width, channels) and of the photos' numbers."""
+        """One epoch: batches of images (uint8; height, width, channels) and of the photos' numbers, or of what its
+        method ``numbers_of`` makes numbers of, if it has one."""
         ...
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ class HeadraceLoader:
 
     def __init__(self, setup: Setup) -> None:
         photos = source(setup)
-        self.numbers = np.array([number_of(photos.name(index)) for index in range(len(photos))])
+        self.photos = photos
         # Classes do not tell whether each photo came exactly once; the source's own order does.
         photos._targets = np.arange(len(photos))
         if not np.array_equal(photos.targets, np.arange(len(photos))):
@@ -51,8 +51,11 @@ class HeadraceLoader:
 
     def epoch(self, number: int) -> Iterator[tuple[Any, Any]]:
         """One epoch."""
-        for images, indices in self.loader:
-            yield images, self.numbers[np.asarray(indices)]
+        yield from self.loader
+
+    def numbers_of(self, indices: Any) -> Any:
+        """The numbers of photos, by their place in the source. They stand in their names; no loop asks for those."""
+        return np.array([number_of(self.photos.name(int(index))) for index in indices])
 
     def close(self) -> None:
         """End the workers."""

@@ -191,4 +191,4 @@ def write(listed: Listed, url: Url, classes: list[bytes] | None, folder: Path, p
 def pages_after(storage: BucketStorage, url: Url, key: str) -> Iterator[Any]:
     """The first page of what comes after a key, below a folder."""
     with contextlib.closing(storage.pages(url, after=key)) as pages:
-        yield from next(pages, [])
+        yield from next((page for page in pages if page), [])

@@ -24,7 +24,7 @@ from headrace.core.files import PARTIAL
 from headrace.sources.buckets.front_coding import BLOCK, decode, encode
 
 _MAGIC = b"HRBUCKET"
-_FORMAT = 1
+_FORMAT = 2
 _ALIGN = 4096
 _FLUSH = 1 << 20
 

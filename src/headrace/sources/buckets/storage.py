@@ -24,18 +24,18 @@ from headrace.sources.entry import Entry
 from headrace.sources.local import MAX_BYTES
 from headrace.sources.location import Location
 
-_MD5 = re.compile(r'(?:W/)?"?([0-9a-f]{32})"?')
+_MD5 = re.compile("[0-9a-f]{32}")
 _AT_ONCE = 1000
 
 
 def version_of(meta: Mapping[str, Any]) -> bytes:
     """What tells an object from the one that had its name before, in 32 hexadecimal digits: its ETag if that is what
     it is made of, else a digest of it; where there is none, of size and time of change."""
-    tag = meta["e_tag"]
-    found = _MD5.fullmatch(tag) if tag else None
-    if found:
-        return found[1].encode()
-    what = tag or f"{meta['size']} {meta['last_modified']}"
+    # (in listings of some kinds of storage tags have no quotes, and times have parts of a second)
+    tag = (meta["e_tag"] or "").removeprefix("W/").strip('"')
+    if _MD5.fullmatch(tag):
+        return tag.encode()
+    what = tag or f"{meta['size']} {int(meta['last_modified'].timestamp())}"
     return hashlib.blake2b(what.encode(), digest_size=16).hexdigest().encode()
 
 
@@ -207,7 +207,8 @@ class BucketStorage:
                 bucket.patient_store(), prefix=url.key or None, offset=after or None, chunk_size=_AT_ONCE
             )
             for page in pages:
-                yield page
+                # (not all storage looks at where to begin)
+                yield [meta for meta in page if meta["path"] > after] if after else page
                 if stop is not None and stop.is_set():
                     return
             return

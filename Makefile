@@ -35,8 +35,9 @@ test: $(VENV)/.installed  ## run the test suite
 
 # A server of Azure's protocol, for tests. It needs Node.js; where that is not, they say so and are skipped.
 .azurite/.installed:
-	@if command -v npm >/dev/null; then npm install --silent --no-audit --no-fund --prefix .azurite azurite@3.35.0 && touch $@; \
-	else echo "no npm (Debian: nodejs npm): az:// is not tested"; fi
+	@if ! command -v npm >/dev/null; then echo "no npm (Debian: nodejs npm): az:// is not tested"; \
+	elif npm install --silent --no-audit --no-fund --prefix .azurite azurite@3.35.0; then touch $@; \
+	else echo "npm could not install azurite: az:// is not tested"; fi
 
 azurite: .azurite/.installed
 

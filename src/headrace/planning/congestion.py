@@ -22,6 +22,8 @@ _GAP = 5.0
 _LEAST_CUT = 0.05
 _USED = 0.75
 """The part of the limit that has to be in use before more is tried: what is not used proves nothing."""
+_MEAN = 1 / 8
+"""What one answer counts in how much is in use: a call begins many requests at once, and has few left at its end."""
 _ROUND = 32
 """Answers that are looked at together, at least."""
 _LOW = 0.2
@@ -70,6 +72,8 @@ class Congestion:
         self._fast = True
         self.usual = 0.0
         """Seconds that an answer takes, of late."""
+        self._width = 0.0
+        """Requests under way, of late."""
         self._round: list[float] = []
         """Seconds that answers took."""
         self._places = 0
@@ -91,12 +95,13 @@ class Congestion:
         """A request that took so long was answered, and no refusal; with it, so many were under way."""
         self._share -= _GAIN * self._share
         self._streak = 0
+        self._width += _MEAN * (under_way - self._width) if self._width else under_way
         self._measure(now, seconds, under_way)
         passed, self._last = max(0.0, now - self._last), now
         if self._limit < self._worked:
             back = (_AIM * self._worked - self._limit) * (1.0 - math.exp(-passed / _BACK))
             self._limit = min(self._worked, self._limit + back)
-        elif under_way >= _USED * self._limit and self._limit < self._ceiling:
+        elif self._width >= _USED * self._limit and self._limit < self._ceiling:
             self._limit += 0.5 if self._fast else 1.0 / self._limit
         self._limit = min(self._limit, self._most)
         self._worked = max(self._worked, self._limit)

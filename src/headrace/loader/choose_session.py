@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from headrace.loader.dataset_sessions import AssignedSession, ObjectSession
+from headrace.loader.device import DeviceFeed, find_device
 from headrace.loader.inline_sessions import InlineIterableSession, InlineSession
 from headrace.loader.learning import first_here
 from headrace.loader.objects import ObjectTask
 from headrace.loader.pinning import wants_pinning
 from headrace.loader.recipe_session import RecipeSession
-from headrace.loader.sessions import ErrorBook, Session
+from headrace.loader.sessions import ErrorBook, Hosted, Session
 from headrace.loader.sharing import Sharing
 from headrace.loader.spec import LoaderSpec
 from headrace.loader.state import LoaderState
@@ -18,7 +19,17 @@ from headrace.recipes.image.ops import Decode
 
 def choose_session(spec: LoaderSpec, book: ErrorBook, seed: int, resume: LoaderState | None) -> Session:
     """A new session of a loader; an iterable dataset's goes on from ``resume``."""
-    pins = wants_pinning(spec.work.pin_memory, spec.work.pin_memory_device)
+    device = find_device(spec.options.device)
+    pins = device is None and wants_pinning(spec.work.pin_memory, spec.work.pin_memory_device)
+    session = _choose(spec, book, seed, resume, pins)
+    if device is not None:
+        session.feed = DeviceFeed(device)
+    return session
+
+
+def _choose(
+    spec: LoaderSpec, book: ErrorBook, seed: int, resume: LoaderState | None, pins: bool
+) -> Hosted | InlineSession:
     if spec.data.recipe is not None:
         return _recipe_session(spec, book, seed, pins)
     if spec.work.workers == 0:

@@ -206,7 +206,7 @@ class RecipeSession(Hosted):
             elsewhere=self._node.slowest,
         )
         self.cache.look(self.workers, self.layout)
-        value = self._pinned(self._value(batch))
+        value = self._placed(self._value(batch))
         self._learning.given(len(batch.draw.indices), self.workers, self.layout)
         return batch.draw, value
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import multiprocessing
 import os
+import signal
 from collections import namedtuple
 from typing import Any
 
@@ -322,6 +324,63 @@ def test_a_captured_step_reads_the_batch_that_was_put_there() -> None:
                 graph.replay()
                 found.append(out.clone())
     assert [float(one) for one in found] == expected * (len(found) // len(expected))
+
+
+@cuda
+def test_workers_that_are_started_late_find_their_slots() -> None:
+    """Pages that are locked by then may not be there in a process that is forked."""
+    many = hr.Recipe(hr.synthetic.source(512, bytes_per_sample=4096, classes=10), decode=full_page)
+    with hr.DataLoader(many, batch_size=8, num_workers=2, device="cuda", seed=1) as loader:
+        expected = [x[:, 0].cpu() for x, _ in loader]
+        for _ in range(3):
+            found = []
+            for number, (x, _) in enumerate(loader):
+                found.append(x[:, 0].cpu())
+                assert bool((x == x[:, :1]).all())
+                if number in (5, 20):
+                    os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+            assert all(map(torch.equal, found, expected)) and len(found) == len(expected)
+        assert loader.stats().restarts >= 4
+
+
+@cuda
+def test_a_forked_child_is_none_of_the_devices_business() -> None:
+    many = hr.Recipe(hr.synthetic.source(256, bytes_per_sample=4096, classes=10), decode=full_page)
+    with hr.DataLoader(many, batch_size=8, num_workers=2, device="cuda") as loader:
+        for _ in range(3):
+            for _ in loader:
+                pass
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                del loader
+                gc.collect()
+                os._exit(7)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert sum(len(y) for _, y in loader) == 256
+
+
+@cuda
+def test_pages_that_cannot_be_locked_are_copied_by_the_host() -> None:
+    """And what the device said of it is not taken for a fault of whatever comes next."""
+    pages, memory = module.LockedPages(), np.zeros(1 << 20, np.uint8)
+    view = memoryview(memory)
+    assert int(torch.cuda.cudart().cudaHostRegister(memory.ctypes.data, 1 << 20, 1)) == 0
+    try:
+        assert not pages.lock(view) and not pages.lock(view), "it is locked already"
+        assert float((torch.ones(8, device="cuda") * 2).sum()) == 16
+        torch.cuda.synchronize()
+    finally:
+        torch.cuda.cudart().cudaHostUnregister(memory.ctypes.data)
+
+
+@cuda
+def test_batches_are_what_others_take_without_a_copy() -> None:
+    with hr.DataLoader(recipe(), batch_size=8, num_workers=1, device="cuda") as loader:
+        x, _ = next(iter(loader))
+        assert x.__cuda_array_interface__["data"][0] == x.data_ptr()
+        assert torch.from_dlpack(x).data_ptr() == x.data_ptr()
 
 
 @cuda

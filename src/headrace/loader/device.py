@@ -68,6 +68,7 @@ class LockedPages:
     """Mappings of this process that are page-locked. One that comes a second time is worth locking."""
 
     def __init__(self) -> None:
+        self._owner = os.getpid()
         self._known: dict[int, bool | None] = {}
         """By address: locked, refused; None: it came once."""
 
@@ -86,7 +87,7 @@ class LockedPages:
 
     def _gone(self, address: int) -> None:
         # (before it is unmapped: this looks after what lies above the mapping itself)
-        if self._known.pop(address, None):
+        if self._known.pop(address, None) and os.getpid() == self._owner:
             torch.cuda.cudart().cudaHostUnregister(address)
 
 

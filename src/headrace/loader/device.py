@@ -10,6 +10,7 @@ Three orders have to hold, and no thread of the host waits for any of them:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections import deque
@@ -83,12 +84,20 @@ class LockedPages:
         elif known is None:
             error = torch.cuda.cudart().cudaHostRegister(address, len(mapped), _PORTABLE)
             self._known[address] = known = int(error) == 0
+            if not known:
+                _forget_error()
         return bool(known)
 
     def _gone(self, address: int) -> None:
         # (before it is unmapped: this looks after what lies above the mapping itself)
         if self._known.pop(address, None) and os.getpid() == self._owner:
             torch.cuda.cudart().cudaHostUnregister(address)
+
+
+def _forget_error() -> None:
+    """The next kernel, whosever it is, would be told of what a call before it was refused."""
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
 
 
 class Sent:

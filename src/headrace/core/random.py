@@ -79,6 +79,17 @@ def uniforms(key_: int, indices: NDArray[Any], count: int = 1) -> NDArray[np.flo
     return (bits(key_, indices, count) >> _S11) * _UNIT
 
 
+def row_word(key_: int, word: int) -> int:
+    """What the numbers of one index follow from, for whoever makes them elsewhere (``of_row``)."""
+    return mix((word & _MASK) ^ key_)
+
+
+def of_row(word: int, start: int, count: int) -> NDArray[np.float64]:
+    """Uniform numbers ``start`` to ``start + count`` of an index, by its ``row_word``."""
+    columns = np.arange(start + 1, start + count + 1, dtype=np.uint64) * _ADD
+    return (mix_many(np.uint64(word) + columns) >> _S11) * _UNIT
+
+
 def seed_global(word: int) -> None:
     """Seed Python's and numpy's global generators, which user code draws from."""
     random.seed(word)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import torch
+
 from headrace.loader.dataset_sessions import AssignedSession, ObjectSession
 from headrace.loader.device import DeviceFeed, find_device
+from headrace.loader.finishing import Finisher, divide
 from headrace.loader.inline_sessions import InlineIterableSession, InlineSession
 from headrace.loader.learning import first_here
 from headrace.loader.objects import ObjectTask
@@ -21,17 +24,22 @@ def choose_session(spec: LoaderSpec, book: ErrorBook, seed: int, resume: LoaderS
     """A new session of a loader; an iterable dataset's goes on from ``resume``."""
     device = find_device(spec.options.device)
     pins = device is None and wants_pinning(spec.work.pin_memory, spec.work.pin_memory_device)
-    session = _choose(spec, book, seed, resume, pins)
+    session = _choose(spec, book, seed, resume, pins, device)
     if device is not None:
         session.feed = DeviceFeed(device)
     return session
 
 
 def _choose(
-    spec: LoaderSpec, book: ErrorBook, seed: int, resume: LoaderState | None, pins: bool
+    spec: LoaderSpec,
+    book: ErrorBook,
+    seed: int,
+    resume: LoaderState | None,
+    pins: bool,
+    device: torch.device | None,
 ) -> Hosted | InlineSession:
     if spec.data.recipe is not None:
-        return _recipe_session(spec, book, seed, pins)
+        return _recipe_session(spec, book, seed, pins, device)
     if spec.work.workers == 0:
         if not spec.data.iterable:
             return InlineSession(spec, book, pins=pins)
@@ -61,9 +69,15 @@ def _object_task(spec: LoaderSpec, seed: int, resume: LoaderState | None) -> Obj
     )
 
 
-def _recipe_session(spec: LoaderSpec, book: ErrorBook, seed: int, pins: bool) -> RecipeSession:
+def _recipe_session(
+    spec: LoaderSpec, book: ErrorBook, seed: int, pins: bool, device: torch.device | None
+) -> RecipeSession:
     recipe, options = spec.data.recipe, spec.options
     assert recipe is not None
+    finisher = None
+    if device is not None and spec.data.collator is None:
+        recipe, tail = divide(recipe)
+        finisher = None if tail is None else Finisher(tail, device)
     first = first_here(options.rank)
     if first and isinstance(recipe.decoder, Decode):
         kernels.say_slow_path()  # here and not in the kernels, which every worker has
@@ -76,4 +90,6 @@ def _recipe_session(spec: LoaderSpec, book: ErrorBook, seed: int, pins: bool) ->
             drop_last=spec.batches.drop_last,
             explicit=not spec.drawn_by_host,
         )
-    return RecipeSession(spec, recipe, book, seed=seed, pins=pins, sharing=sharing, learns=first)
+    return RecipeSession(
+        spec, recipe, book, seed=seed, pins=pins, sharing=sharing, learns=first, finisher=finisher
+    )

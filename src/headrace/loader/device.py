@@ -14,7 +14,7 @@ import contextlib
 import os
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -127,12 +127,16 @@ class DeviceFeed:
         self.stream = torch.cuda.Stream(device)
         self._locked = LockedPages()
 
-    def send(self, value: Any, lease: Any = None) -> Sent:
-        """Begin to copy all tensors of a nested value. ``lease``: of the slot that they lie in, if they do."""
+    def send(self, value: Any, lease: Any = None, finish: Callable[[Any], Any] | None = None) -> Sent:
+        """Begin to copy all tensors of a nested value. ``lease``: of the slot that they lie in, if they do.
+        ``finish``: what is left to be done there, with what was copied."""
         locked = lease is not None and self._locked.lock(lease._mapped)
         made: list[torch.Tensor] = []
         with torch.cuda.stream(self.stream):
             there = self._nested(value, made)
+            if finish is not None:
+                there = finish(there)
+                made = list(_tensors(there))
             event = torch.cuda.Event()
             event.record(self.stream)
         if locked:
@@ -186,6 +190,18 @@ def _rebuilt(value: Any, items: Any, make: Any) -> Any:
         return make()
     except TypeError:  # a class whose constructor takes other things
         return items
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors of what a recipe gives."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
 
 
 class Ahead:

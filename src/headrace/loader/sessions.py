@@ -193,13 +193,13 @@ class Hosted:
             return value
         return decode(done.result, self._lease(batch))
 
-    def _placed(self, value: Any) -> Any:
-        """A batch where it is wanted: as it is, pinned, or on its way to a device."""
+    def _placed(self, value: Any, finish: Callable[[Any], Any] | None = None) -> Any:
+        """A batch where it is wanted: as it is, pinned, or on its way to a device, where it is finished."""
         lent, self._lent = self._lent, None
         if value is SKIPPED:
             return value
         if self.feed is not None:
-            return self.feed.send(value, lent)
+            return self.feed.send(value, lent, finish)
         return pin_value(value) if self._pins else value
 
 

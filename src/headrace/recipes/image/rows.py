@@ -177,14 +177,25 @@ class RandomErasing(Op):
         image = row.transpose(1, 2, 0) if planar else row
         part = image[top : top + height, left : left + width]
         if self.value:
-            values = np.asarray(self.value, np.float64)
-        else:
-            shape = part.shape[2:] if self.flat else part.shape
-            values = _noise(noise(2 * math.prod(shape)), dtype).reshape(shape)
-        part[...] = to_storage(np.clip(values, 0, 255) if dtype == "uint8" else values, dtype)
+            part[...] = to_storage(_in_range(self, dtype), dtype)
+            return
+        shape = part.shape[2:] if self.flat else part.shape
+        values = noise_of(noise(2 * math.prod(shape)), dtype).reshape(shape)
+        part[...] = to_storage(values, dtype)
 
 
-def _noise(numbers: NDArray[np.float64], dtype: str) -> NDArray[np.float64]:
+def _in_range(step: RandomErasing, dtype: str) -> NDArray[np.float64]:
+    values = np.asarray(step.value, np.float64)
+    return np.clip(values, 0, 255) if dtype == "uint8" else values
+
+
+def stored_value(step: RandomErasing, channels: int, dtype: str) -> NDArray[np.float32]:
+    """What a box is filled with, per channel, as a row of ``dtype`` holds it."""
+    values = np.broadcast_to(_in_range(step, dtype), (channels,))
+    return from_storage(to_storage(values, dtype), dtype).astype(np.float32)
+
+
+def noise_of(numbers: NDArray[np.float64], dtype: str) -> NDArray[np.float64]:
     """Noise from pairs of uniform numbers: any pixel value for uint8, the standard normal for floats."""
     first, second = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
     if dtype == "uint8":

@@ -179,6 +179,7 @@ def test_an_error_comes_in_its_turn() -> None:
 
 @cuda
 def test_kept_batches_stay_whole_and_memory_comes_back() -> None:
+    gc.collect()
     before = torch.cuda.memory_allocated()
     with hr.DataLoader(
         Pages(), batch_size=8, num_workers=2, persistent_workers=True, device="cuda"
@@ -295,10 +296,10 @@ def test_each_order_is_needed(without: str, monkeypatch: pytest.MonkeyPatch) -> 
         # Copies come late, and not what the user does.
         send, lag = module.DeviceFeed.send, 0
 
-        def late(self: Any, value: Any, lease: Any = None) -> Any:
+        def late(self: Any, value: Any, lease: Any = None, finish: Any = None) -> Any:
             with torch.cuda.stream(self.stream):
                 torch.cuda._sleep(LAG)
-            return send(self, value, lease)
+            return send(self, value, lease, finish)
 
         monkeypatch.setattr(module.DeviceFeed, "send", late)
     assert wrong_ones("recipe", 2, "default", 200, lag) > 0

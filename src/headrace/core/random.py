@@ -79,15 +79,14 @@ def uniforms(key_: int, indices: NDArray[Any], count: int = 1) -> NDArray[np.flo
     return (bits(key_, indices, count) >> _S11) * _UNIT
 
 
-def row_word(key_: int, word: int) -> int:
-    """What the numbers of one index follow from, for whoever makes them elsewhere (``of_row``)."""
-    return mix((word & _MASK) ^ key_)
+def row_words(key_: int, indices: NDArray[Any]) -> U64:
+    """What the numbers of each index follow from, for whoever makes them elsewhere (``of_rows``)."""
+    return mix_many(indices.astype(np.uint64) ^ np.uint64(key_))
 
 
-def of_row(word: int, start: int, count: int) -> NDArray[np.float64]:
-    """Uniform numbers ``start`` to ``start + count`` of an index, by its ``row_word``."""
-    columns = np.arange(start + 1, start + count + 1, dtype=np.uint64) * _ADD
-    return (mix_many(np.uint64(word) + columns) >> _S11) * _UNIT
+def of_rows(words: Any, columns: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Uniform numbers of indices by their ``row_words``: those that ``uniforms`` has in these columns."""
+    return (mix_many(words + (columns + 1).astype(np.uint64) * _ADD) >> _S11) * _UNIT
 
 
 def seed_global(word: int) -> None:

@@ -82,6 +82,9 @@ class Boxes:
     """For each row and box: how many numbers of that were used before."""
 
 
+_FIELDS = ("places", "values", "kinds", "words", "starts")
+
+
 class Finisher:
     """A tail at work on batches of one device."""
 
@@ -127,39 +130,47 @@ class Finisher:
         words = np.asarray(words if rows is None else words[rows], np.int64)
         seed, epoch = drawn.randomness or (seed, drawn.epoch)
         numbers = self._tail.columns.draw(seed, epoch, words)
-        most = sum(step.count[1] for _, step, _ in self._tail.erasing)
-        count = len(words)
-        found = Boxes(
-            np.zeros((count, most, 4), np.int32),
-            np.zeros((count, most, channels), np.float32),
-            np.zeros((count, most), np.int32),
-            np.zeros((count, most), np.uint64),
-            np.zeros((count, most), np.int64),
-        )
-        scale, bias = self._tail.normalise.factors(channels)
-        sides = np.full(count, height, float), np.full(count, width, float)
-        at = 0
-        for position, step, floats in self._tail.erasing:
-            key = random.key(seed, epoch, position)
-            dtype = self._tail.normalise.dtype if floats else "uint8"
-            for row, boxes in enumerate(step.boxes(*sides, self._tail.columns.of(numbers, position))):
-                used = 0
-                for number, box in enumerate(boxes, at):
-                    found.places[row, number] = box
-                    if step.value:
-                        values = stored_value(step, channels, dtype)
-                    elif step.flat:
-                        drawn_ = random.uniforms(key, words[row : row + 1], used + 2 * channels)[0, used:]
-                        values, used = noise_of(drawn_, dtype), used + 2 * channels
-                    else:
-                        found.kinds[row, number] = 1 if floats else 2
-                        found.words[row, number] = random.row_word(key, int(words[row]))
-                        found.starts[row, number] = used
-                        used += 2 * box[2] * box[3] * channels
-                        continue
-                    found.values[row, number] = values if floats else values * scale + bias
-            at += step.count[1]
-        return found
+        sides = np.full(len(words), height, float), np.full(len(words), width, float)
+        parts = [
+            self._boxes_of(step, floats, channels, step.table(*sides, self._tail.columns.of(numbers, position)),
+                           random.row_words(random.key(seed, epoch, position), words))
+            for position, step, floats in self._tail.erasing
+        ]  # fmt: skip
+        if len(parts) == 1:
+            return parts[0]
+        return Boxes(*(np.concatenate([getattr(part, name) for part in parts], 1) for name in _FIELDS))
+
+    def _boxes_of(
+        self,
+        step: RandomErasing,
+        floats: bool,
+        channels: int,
+        table: NDArray[np.int64],
+        words: NDArray[np.uint64],
+    ) -> Boxes:
+        """What one step erases. ``words``: what noise of each row goes by."""
+        shape = table.shape[:2]
+        there = (table[:, :, 2] > 0) & (table[:, :, 3] > 0)
+        dtype = self._tail.normalise.dtype if floats else "uint8"
+        kinds, starts = np.zeros(shape, np.int32), np.zeros(shape, np.int64)
+        values = np.zeros((*shape, channels), np.float32)
+        if step.value:
+            values[:] = stored_value(step, channels, dtype)
+        elif step.flat:
+            starts = 2 * channels * (np.cumsum(there, 1) - there)
+            columns = starts[:, :, None] + np.arange(2 * channels)
+            drawn = random.of_rows(words[:, None, None], columns)
+            values = (
+                noise_of(drawn.reshape(-1, 2 * channels).T, dtype).T.reshape(values.shape).astype(np.float32)
+            )
+        else:
+            kinds[there] = 1 if floats else 2
+            used = 2 * channels * table[:, :, 2] * table[:, :, 3]
+            starts = np.cumsum(used, 1) - used
+        if not floats:
+            scale, bias = self._tail.normalise.factors(channels)
+            values = values * scale + bias
+        return Boxes(table.astype(np.int32), values, kinds, np.repeat(words[:, None], shape[1], 1), starts)
 
 
 def plain_finish(
@@ -187,7 +198,7 @@ def _erase(done: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor, boxes: B
             part.copy_(torch.from_numpy(boxes.values[row, number]).to(done.device))
             continue
         count, start = height * width * done.shape[3], int(boxes.starts[row, number])
-        numbers = random.of_row(int(boxes.words[row, number]), start, 2 * count)
+        numbers = random.of_rows(boxes.words[row, number], np.arange(start, start + 2 * count))
         noise = noise_of(numbers, "float32" if kind == 1 else "uint8").reshape(part.shape)
         values = torch.from_numpy(noise.astype(np.float32)).to(done.device)
         part.copy_(values if kind == 1 else values * scale + bias)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -70,14 +70,14 @@ def _sent(boxes: Boxes, device: torch.device) -> list[torch.Tensor]:
 if triton is not None:
 
     @triton.jit
-    def _mix(word: Any) -> Any:
+    def _mix(word):  # type: ignore[no-untyped-def]
         word = word + tl.cast(0x9E3779B97F4A7C15, tl.uint64)
         word = (word ^ (word >> 30)) * tl.cast(0xBF58476D1CE4E5B9, tl.uint64)
         word = (word ^ (word >> 27)) * tl.cast(0x94D049BB133111EB, tl.uint64)
         return word ^ (word >> 31)
 
     @triton.jit
-    def _uniform(row: Any, column: Any) -> Any:
+    def _uniform(row, column):  # type: ignore[no-untyped-def]
         bits = _mix(row + (column + 1).to(tl.uint64) * tl.cast(0x9E3779B97F4A7C15, tl.uint64))
         return (bits >> 11).to(tl.float64) * 1.1102230246251565e-16
 

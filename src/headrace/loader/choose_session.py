@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from headrace.loader.dataset_sessions import AssignedSession, ObjectSession
-from headrace.loader.device import DeviceFeed, find_device
+from headrace.loader.device import IN_FLIGHT, DeviceFeed, find_device
 from headrace.loader.finishing import Finisher, divide
 from headrace.loader.inline_sessions import InlineIterableSession, InlineSession
 from headrace.loader.learning import first_here
@@ -27,6 +27,8 @@ def choose_session(spec: LoaderSpec, book: ErrorBook, seed: int, resume: LoaderS
     session = _choose(spec, book, seed, resume, pins, device)
     if device is not None:
         session.feed = DeviceFeed(device)
+        if isinstance(session, Hosted):
+            session.host.slots.beside = IN_FLIGHT
     return session
 
 

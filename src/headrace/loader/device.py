@@ -22,6 +22,8 @@ import torch
 from headrace.core.errors import OptionError
 from headrace.loader.pinning import pin_tensor
 
+IN_FLIGHT = 8
+"""Slots that a device reads at the same time, where it is behind: new ones would have to be locked first."""
 _PORTABLE = 1
 """cudaHostRegisterPortable: locked for all contexts of the process."""
 

@@ -171,8 +171,10 @@ class Hosted:
 
     def _lease(self, batch: Batch) -> Any:
         assert isinstance(batch.slot, HostSlot)
-        self._lent = self.host.slots.lease(batch.slot)
-        return self._lent
+        lease = self.host.slots.lease(batch.slot)
+        if self.feed is not None:
+            self._lent = lease
+        return lease
 
     def _collated(self, batch: Batch) -> Any:
         """The batch that a worker collated, or the exception that it met."""

@@ -49,6 +49,7 @@ class Here:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
+        self.sent = self.copied = 0
 
     def send(self, value: Any, lease: Any = None, finish: Any = None) -> Any:
         return value if finish is None else finish(value)
@@ -101,6 +102,11 @@ def test_pixels_are_those_of_workers(photos: list[str], device: Any, tail: str) 
     assert steps is not None and len(rest.steps) == 3
     assert not any(isinstance(step, Normalise | Layout | RandomErasing) for step in rest.steps)
     alike(batches(made, device), batches(made, None))
+    with hr.DataLoader(made, batch_size=16, num_workers=1, device=device) as loader:
+        next(iter(loader))
+        there = loader.stats().device
+        assert there is not None and there.finished == tuple(str(step) for step in TAILS[tail])
+        assert f"{there.finished[-1]} done there" in str(loader.stats())
 
 
 def test_images_of_one_channel(photos: list[str], device: Any) -> None:

@@ -128,6 +128,8 @@ class DeviceFeed:
         self.device = device
         self.stream = torch.cuda.Stream(device)
         self._locked = LockedPages()
+        self.sent = self.copied = 0
+        """Bytes; and of these, those that the host had to copy first."""
 
     def send(self, value: Any, lease: Any = None, finish: Callable[[Any], Any] | None = None) -> Sent:
         """Begin to copy all tensors of a nested value. ``lease``: of the slot that they lie in, if they do.
@@ -170,7 +172,11 @@ class DeviceFeed:
     def _tensor(self, tensor: torch.Tensor, made: list[torch.Tensor]) -> torch.Tensor:
         if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.requires_grad:
             return self._other(tensor, made)
-        source = tensor if tensor.is_pinned() else pin_tensor(tensor)
+        source = tensor
+        self.sent += tensor.nbytes
+        if not tensor.is_pinned():
+            source = pin_tensor(tensor)
+            self.copied += tensor.nbytes
         there = torch.empty_like(source, device=self.device)
         there.copy_(source, non_blocking=True)
         made.append(there)

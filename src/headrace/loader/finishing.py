@@ -36,6 +36,8 @@ class Tail:
     erasing: tuple[tuple[int, RandomErasing, bool], ...]
     """Positions in the recipe, steps, and whether what they erase are floats already."""
     columns: Columns
+    steps: tuple[str, ...]
+    """What users call them."""
 
 
 def divide(recipe: Recipe) -> tuple[Recipe, Tail | None]:
@@ -58,6 +60,7 @@ def divide(recipe: Recipe) -> tuple[Recipe, Tail | None]:
         layout[-1] if layout else None,
         tuple((at, step, at > normalise[0]) for at, step in erasing),
         Columns(recipe.every_step),
+        tuple(str(step) for _, step in last),
     )
     return replace(recipe, augment=tuple(steps[:start])), tail
 
@@ -90,6 +93,7 @@ class Finisher:
 
     def __init__(self, tail: Tail, device: torch.device) -> None:
         self._tail, self._device = tail, device
+        self.steps = tail.steps
         self._dtype = torch_dtype(tail.normalise.dtype)
         self._factors: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 

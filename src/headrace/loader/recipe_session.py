@@ -156,6 +156,11 @@ class RecipeSession(Hosted):
         return 0 if self._node.seat is None else self._node.seat.most
 
     @property
+    def finished_steps(self) -> tuple[str, ...]:
+        """What is done on a device, in the place of workers."""
+        return () if self._finisher is None else self._finisher.steps
+
+    @property
     def layout(self) -> RowLayout | None:
         """How rows lie, once that is known."""
         return None if self._rows is None else self._rows.layout

@@ -153,10 +153,8 @@ class Stats(msgspec.Struct, frozen=True):
             )
         if self.device is not None:
             there = f"; {', '.join(self.device.finished)} done there" if self.device.finished else ""
-            lines.append(
-                f"device      {show_size(self.device.bytes)} to {self.device.name}, {show_size(self.device.copied)} of "
-                f"it copied by the job first{there}"
-            )
+            copied = f"{show_size(self.device.copied)} of it copied by the job first"
+            lines.append(f"device      {show_size(self.device.bytes)} to {self.device.name}, {copied}{there}")
         if self.shared:
             hits = ", ".join(f"{form.hits} {name}" for name, form in reversed(self.cache.items()))
             lines.append(

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -75,10 +76,13 @@ class GpuBench:
 
     def at_once(self, words: list[str], jobs: int) -> list[dict[str, float]]:
         """Several jobs of a kind at the same time."""
-        words = [self.cache if word == "DECODED" else word for word in words]
+        with tempfile.TemporaryDirectory(prefix="hr-gpu-") as meeting:
+            return self._run([self.cache if word == "DECODED" else word for word in words], jobs, meeting)
+
+    def _run(self, words: list[str], jobs: int, meeting: str) -> list[dict[str, float]]:
         command = [
-            sys.executable, "-m", "benchmarks.gpu.job", *words,
-            "--photos", self.photos, "--seconds", str(self.seconds),
+            sys.executable, "-m", "benchmarks.gpu.job", *words, "--photos", self.photos,
+            "--seconds", str(self.seconds), "--meet", meeting, "--jobs", str(jobs),
         ]  # fmt: skip
         paths = [str(REPOSITORY), str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HEADRACE_RECORD": "0"}

@@ -191,24 +191,47 @@ def trainer(model: str) -> Callable[[torch.Tensor, torch.Tensor], None]:
 def measure(args: argparse.Namespace) -> dict[str, float]:
     """Images a second, and CPU time of this process, once loader and GPU have found their pace."""
     step = trainer(args.model)
-    warm, images, begun, cpu = args.warm, 0, 0.0, 0.0
+    images, begun, cpu = 0, 0.0, 0.0
+    found: dict[str, float] = {}
     start = time.perf_counter()
+    meeting = Meeting(args.meet, args.jobs)
     for batch, labels in LOADERS[args.loader](args):
         step(batch, labels)
         now = time.perf_counter()
         if not begun:
-            if now - start >= warm:
+            # (whoever is ready goes on until all are: their rates are to be added)
+            if now - start >= args.warm and meeting.all_are("ready"):
                 torch.cuda.synchronize()
                 begun, cpu = time.perf_counter(), time.process_time()
             continue
-        images += len(labels)
-        if now - begun >= args.seconds:
+        if not found:
+            images += len(labels)
+            if now - begun >= args.seconds:
+                torch.cuda.synchronize()
+                found = _rates(images, time.perf_counter() - begun, time.process_time() - cpu)
+        if found and meeting.all_are("done"):
             break
-    torch.cuda.synchronize()
-    seconds = time.perf_counter() - begun
+    return found
+
+
+class Meeting:
+    """Jobs that do the same at the same time: each says in a folder how far it is."""
+
+    def __init__(self, place: str, jobs: int) -> None:
+        self._place, self._jobs = Path(place) if place else None, jobs
+
+    def all_are(self, what: str) -> bool:
+        """Whether all jobs have said so; this one does now."""
+        if self._place is None:
+            return True
+        (self._place / f"{what}-{os.getpid()}").touch()
+        return len(list(self._place.glob(f"{what}-*"))) >= self._jobs
+
+
+def _rates(images: int, seconds: float, cpu: float) -> dict[str, float]:
     return {
         "images_s": images / seconds,
-        "cpu_us_per_image": 1e6 * (time.process_time() - cpu) / max(1, images),
+        "cpu_us_per_image": 1e6 * cpu / max(1, images),
         "gpu_bytes": float(torch.cuda.max_memory_allocated()),
     }
 
@@ -222,7 +245,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--cache", default="")
     parser.add_argument("--share", action="store_true")
-    parser.add_argument("--warm", type=float, default=4.0)
+    parser.add_argument("--warm", type=float, default=6.0)
+    parser.add_argument("--meet", default="", help="a folder in which jobs wait for each other")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=8.0)
     out = take_stdout()
     found = measure(parser.parse_args())

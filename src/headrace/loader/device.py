@@ -128,6 +128,7 @@ class DeviceFeed:
         self.device = device
         self.stream = torch.cuda.Stream(device)
         self._locked = LockedPages()
+        self._users = self.stream
         self.sent = self.copied = 0
         """Bytes; and of these, those that the host had to copy first."""
 
@@ -135,6 +136,7 @@ class DeviceFeed:
         """Begin to copy all tensors of a nested value. ``lease``: of the slot that they lie in, if they do.
         ``finish``: what is left to be done there, with what was copied."""
         locked = lease is not None and self._locked.lock(lease._mapped)
+        self._users = torch.cuda.current_stream(self.device)
         made: list[torch.Tensor] = []
         with torch.cuda.stream(self.stream):
             there = self._nested(value, made)
@@ -184,12 +186,14 @@ class DeviceFeed:
 
     def _other(self, value: Any, made: list[torch.Tensor]) -> Any:
         """Whatever knows how to move itself."""
-        there = value.to(self.device, non_blocking=True)
-        if isinstance(there, torch.Tensor):
+        if isinstance(value, torch.Tensor):
+            there = value.to(self.device, non_blocking=True)
             made.append(there)
-        else:
-            # What it has made, nobody knows: let it be there before anybody else is given the memory.
-            self.stream.synchronize()
+            return there
+        # Which tensors it makes, nobody knows: so they belong to the user's stream, as if the user had called it.
+        with torch.cuda.stream(self._users):
+            there = value.to(self.device, non_blocking=True)
+        self.stream.wait_stream(self._users)
         return there
 
 

@@ -272,6 +272,33 @@ def test_a_lagging_gpu_gets_every_batch_as_it_was(kind: str, workers: int, strea
     assert wrong_ones(kind, workers, stream, BATCHES) == 0
 
 
+class Bag:
+    """A batch of a class of the user's, which moves itself."""
+
+    def __init__(self, samples: Any) -> None:
+        self.x = torch.stack([sample[0] for sample in samples])
+
+    def to(self, device: Any, non_blocking: bool = False) -> Bag:
+        there = Bag.__new__(Bag)
+        there.x = self.x.to(device, non_blocking=non_blocking)
+        return there
+
+
+@cuda
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_moves_itself_is_there_too(workers: int) -> None:
+    wrong = torch.zeros((), dtype=torch.int64, device="cuda")
+    options: dict[str, Any] = {"batch_size": 8, "num_workers": workers, "collate_fn": Bag, "device": "cuda"}
+    with hr.DataLoader(Pages(), **options) as loader:
+        for _ in range(4):
+            for number, bag in enumerate(loader):
+                torch.cuda._sleep(LAG)
+                rows = torch.arange(8 * number, 8 * number + 8, device="cuda")
+                wrong += (bag.x != rows[:, None]).any()
+                del bag
+    assert int(wrong) == 0
+
+
 @cuda
 @pytest.mark.parametrize(
     "without", ["the user's wait", "the slot's event", "the streams of what is let go of"]

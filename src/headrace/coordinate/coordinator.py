@@ -271,17 +271,23 @@ class Coordinator:
 
     # -- delivery -----------------------------------------------------------------------------------------
 
-    def take(self) -> Batch | None:
-        """The next batch to deliver, if it is whole: in the order drawn, or any if order does not matter."""
+    @property
+    def has_whole(self) -> bool:
+        """Whether ``take`` would give a batch."""
+        return self._whole() is not None
+
+    def _whole(self) -> Batch | None:
         if self._in_order:
             batch = self._batches.get(self._deliver)
-            if batch is None or batch.open:
-                return None
-        else:
-            whole = (b for b in self._batches.values() if not b.open and b.sequence >= self._floor)
-            batch = next(whole, None)
-            if batch is None:
-                return None
+            return None if batch is None or batch.open else batch
+        whole = (b for b in self._batches.values() if not b.open and b.sequence >= self._floor)
+        return next(whole, None)
+
+    def take(self) -> Batch | None:
+        """The next batch to deliver, if it is whole: in the order drawn, or any if order does not matter."""
+        batch = self._whole()
+        if batch is None:
+            return None
         del self._batches[batch.sequence]
         self._deliver += 1
         return batch

@@ -79,6 +79,16 @@ def uniforms(key_: int, indices: NDArray[Any], count: int = 1) -> NDArray[np.flo
     return (bits(key_, indices, count) >> _S11) * _UNIT
 
 
+def row_words(key_: int, indices: NDArray[Any]) -> U64:
+    """What the numbers of each index follow from, for whoever makes them elsewhere (``of_rows``)."""
+    return mix_many(indices.astype(np.uint64) ^ np.uint64(key_))
+
+
+def of_rows(words: Any, columns: NDArray[np.int64]) -> NDArray[np.float64]:
+    """Uniform numbers of indices by their ``row_words``: those that ``uniforms`` has in these columns."""
+    return (mix_many(words + (columns + 1).astype(np.uint64) * _ADD) >> _S11) * _UNIT
+
+
 def seed_global(word: int) -> None:
     """Seed Python's and numpy's global generators, which user code draws from."""
     random.seed(word)

@@ -62,6 +62,11 @@ class Host(Protocol):
         """The next batch in order; None when all that was fed is delivered. Raises TimeoutError."""
         ...
 
+    @property
+    def ready(self) -> bool:
+        """Whether the next batch is there. Waits for nothing."""
+        ...
+
     def probe(self, order: Order, timeout: float | None) -> OrderDone:
         """Run one order of one sample outside of any batch (its id is negative). Raises TimeoutError."""
         ...
@@ -109,6 +114,11 @@ class BaseHost(ABC):
     def closed(self) -> bool:
         """See ``Host``."""
         return self._closed
+
+    @property
+    def ready(self) -> bool:
+        """See ``Host``."""
+        return False
 
     def _check_usable(self) -> None:
         if self._closed:

@@ -122,6 +122,14 @@ class ProcessHost(BaseHost):
         for worker in self.workers:
             self._workers.send(worker, Threads(count))
 
+    @property
+    def ready(self) -> bool:
+        """See ``Host``."""
+        if self._closed or self._late is not None:
+            return False
+        self._pump(0)
+        return self.coordinator.has_whole
+
     def next_batch(self, timeout: float | None) -> Batch | None:
         """See ``Host``."""
         self._check_usable()

@@ -55,6 +55,8 @@ class SlotPool:
         """Bytes of a new slot; 0: a worker finds out how many it takes."""
         self.keep = keep
         """Free slots that are kept for the next batches."""
+        self.beside = 0
+        """And so many more, where several come back at a time: when a device has copied from them."""
         self._listed: dict[int, int] = {}
         """Ranges on the board's list: bytes by offset."""
         self._usual = 0
@@ -105,7 +107,7 @@ class SlotPool:
         elif not self.nbytes:
             self._free_range(slot)
         stale = slot.nbytes < self.nbytes
-        if len(self._free) < self.keep and not stale:
+        if len(self._free) < self.keep + self.beside and not stale:
             self._free.append(slot)
         else:
             self.discard(slot)

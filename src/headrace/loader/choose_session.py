@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import torch
+
 from headrace.loader.dataset_sessions import AssignedSession, ObjectSession
+from headrace.loader.device import IN_FLIGHT, DeviceFeed, find_device
+from headrace.loader.finishing import Finisher, divide
 from headrace.loader.inline_sessions import InlineIterableSession, InlineSession
 from headrace.loader.learning import first_here
 from headrace.loader.objects import ObjectTask
 from headrace.loader.pinning import wants_pinning
 from headrace.loader.recipe_session import RecipeSession
-from headrace.loader.sessions import ErrorBook, Session
+from headrace.loader.sessions import ErrorBook, Hosted, Session
 from headrace.loader.sharing import Sharing
 from headrace.loader.spec import LoaderSpec
 from headrace.loader.state import LoaderState
@@ -18,9 +22,26 @@ from headrace.recipes.image.ops import Decode
 
 def choose_session(spec: LoaderSpec, book: ErrorBook, seed: int, resume: LoaderState | None) -> Session:
     """A new session of a loader; an iterable dataset's goes on from ``resume``."""
-    pins = wants_pinning(spec.work.pin_memory, spec.work.pin_memory_device)
+    device = find_device(spec.options.device)
+    pins = device is None and wants_pinning(spec.work.pin_memory, spec.work.pin_memory_device)
+    session = _choose(spec, book, seed, resume, pins, device)
+    if device is not None:
+        session.feed = DeviceFeed(device)
+        if isinstance(session, Hosted):
+            session.host.slots.beside = IN_FLIGHT
+    return session
+
+
+def _choose(
+    spec: LoaderSpec,
+    book: ErrorBook,
+    seed: int,
+    resume: LoaderState | None,
+    pins: bool,
+    device: torch.device | None,
+) -> Hosted | InlineSession:
     if spec.data.recipe is not None:
-        return _recipe_session(spec, book, seed, pins)
+        return _recipe_session(spec, book, seed, pins, device)
     if spec.work.workers == 0:
         if not spec.data.iterable:
             return InlineSession(spec, book, pins=pins)
@@ -50,9 +71,15 @@ def _object_task(spec: LoaderSpec, seed: int, resume: LoaderState | None) -> Obj
     )
 
 
-def _recipe_session(spec: LoaderSpec, book: ErrorBook, seed: int, pins: bool) -> RecipeSession:
+def _recipe_session(
+    spec: LoaderSpec, book: ErrorBook, seed: int, pins: bool, device: torch.device | None
+) -> RecipeSession:
     recipe, options = spec.data.recipe, spec.options
     assert recipe is not None
+    finisher = None
+    if device is not None and spec.data.collator is None:
+        recipe, tail = divide(recipe)
+        finisher = None if tail is None else Finisher(tail, device)
     first = first_here(options.rank)
     if first and isinstance(recipe.decoder, Decode):
         kernels.say_slow_path()  # here and not in the kernels, which every worker has
@@ -65,4 +92,6 @@ def _recipe_session(spec: LoaderSpec, book: ErrorBook, seed: int, pins: bool) ->
             drop_last=spec.batches.drop_last,
             explicit=not spec.drawn_by_host,
         )
-    return RecipeSession(spec, recipe, book, seed=seed, pins=pins, sharing=sharing, learns=first)
+    return RecipeSession(
+        spec, recipe, book, seed=seed, pins=pins, sharing=sharing, learns=first, finisher=finisher
+    )

@@ -53,6 +53,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
     - ``native``: prepare images of torchvision's folder datasets with headrace's kernels, and with its own steps in
       the place of the transforms that it knows (``loader.stats()`` says which), also for a ``collate_fn`` of yours;
       False leaves all of it to the dataset (docs/dropin.md).
+    - ``device``: batches come in the memory of this GPU (``"cuda"``, ``"cuda:1"``, a ``torch.device``), copied while
+      the step before still runs; ``"auto"``: this process' own, or the CPU where there is none (docs/gpu.md).
     - ``snapshot_every_n_steps``: how often the states of datasets and samplers that keep one are taken, where batches
       are prepared ahead (0: never). None: with every batch if they are small. Whatever it is, a state that is
       loaded goes on exactly where it was saved; what came after the last one taken is read again.
@@ -93,6 +95,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         sampling: str | None = None,
         eviction: str | None = None,
         native: bool = True,
+        device: Any = None,
     ) -> None:
         setup = complete(
             {
@@ -125,6 +128,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
                 "sampling": sampling,
                 "eviction": eviction,
                 "native": native,
+                "device": device,
             },
         )
         self._make_torchs(setup)

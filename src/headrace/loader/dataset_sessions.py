@@ -69,7 +69,7 @@ class ObjectSession(Hosted):
             workers = self._tuning.taken()
             if self._depth is not None:
                 self._depth.hands_are(workers)
-        return batch.draw, self._pinned(self._collated(batch))
+        return batch.draw, self._placed(self._collated(batch))
 
 
 class Reader:
@@ -118,6 +118,7 @@ class AssignedSession(ObjectSession):
     """A dataset whose place, or state, lives in each worker: batches go to the workers in turn."""
 
     looks_ahead = False  # (a dataset moves on with what it is asked for)
+    ready = False  # (a batch counts as handed out as it is taken)
     host: ProcessHost
 
     def __init__(
@@ -220,4 +221,4 @@ class AssignedSession(ObjectSession):
                     value, state = value
             finally:
                 reader.deliver(state, keyed)
-            return batch.draw, self._pinned(value)
+            return batch.draw, self._placed(value)

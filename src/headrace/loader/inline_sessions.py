@@ -11,6 +11,7 @@ import torch
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.host.slots import HostSlot
 from headrace.loader import global_random
+from headrace.loader.device import DeviceFeed
 from headrace.loader.objects import Stream, fetch, keys_of
 from headrace.loader.pinning import pin_value
 from headrace.loader.sessions import SKIPPED, ErrorBook
@@ -25,6 +26,9 @@ class InlineSession:
     """A torch dataset without workers: fetched and collated by whoever asks."""
 
     looks_ahead = False
+    ready = False
+    feed: DeviceFeed | None = None
+    """See ``Hosted``."""
 
     def __init__(self, spec: LoaderSpec, book: ErrorBook, *, pins: bool) -> None:
         self._dataset, self._collate = spec.data.dataset, spec.data.collate_fn
@@ -51,8 +55,12 @@ class InlineSession:
             samples = self._forgiving(drawn, keys)
             if samples is SKIPPED:
                 return drawn, SKIPPED
-        value = self._collate(samples)
-        return drawn, pin_value(value) if self._pins else value
+        return drawn, self._placed(self._collate(samples))
+
+    def _placed(self, value: Any) -> Any:
+        if self.feed is not None:
+            return self.feed.send(value)
+        return pin_value(value) if self._pins else value
 
     def _forgiving(self, drawn: Draw, keys: Sequence[Any]) -> Any:
         batch = Batch(0, drawn, HostSlot(0, 0))
@@ -129,7 +137,7 @@ class InlineIterableSession(InlineSession):
         value = self._collate(samples)
         self._mark.delivered += 1
         self._mark.since += 1
-        return self._draws.draw(), pin_value(value) if self._pins else value
+        return self._draws.draw(), self._placed(value)
 
     def _note_generators(self, before: dict[str, Any]) -> None:
         """See which were drawn from since ``before``: an epoch that is read again draws from them again."""

@@ -11,10 +11,14 @@ from torch.utils import data as torch_data
 
 from headrace.core.errors import LoaderClosed, OutOfSharedMemory
 from headrace.core.interrupts import held
+from headrace.loader.device import Ahead, Sent
 from headrace.loader.epochs import Begun, Epochs
 from headrace.loader.ordering import Place
 from headrace.loader.sessions import SKIPPED, Session
 from headrace.loader.spec import LoaderSpec
+
+_COPIES = 1
+"""Batches whose copies to a device are begun before they are asked for."""
 
 
 class EpochIterator(Iterator[Any]):
@@ -39,6 +43,8 @@ class EpochIterator(Iterator[Any]):
         self._asked = False
         self._broken = False
         self._promised = length
+        self._ahead = Ahead(_COPIES) if getattr(self._session, "feed", None) is not None else None
+        """Batches on their way to a device."""
 
     def restart(self, place: Place, steps: int | None) -> None:
         """Run another epoch, before the first batch was asked for."""
@@ -87,13 +93,16 @@ class EpochIterator(Iterator[Any]):
             if value is not SKIPPED:
                 self._yielded += 1
                 self._check_promise()
-                return value
+                return value.take() if type(value) is Sent else value
 
     def _ask(self, session: Session) -> tuple[Any, Any] | None:
         timeout = self._loader.timeout
         begun = time.perf_counter()
         try:
-            found = session.next(timeout or None)
+            if self._ahead is None:
+                found = session.next(timeout or None)
+            else:
+                found = self._ahead.next(session, timeout or None, self._left)
         except TimeoutError:
             raise RuntimeError(f"DataLoader timed out after {timeout} seconds") from None
         except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from headrace.core.memory import available_memory, total_memory
 from headrace.core.sizes import parse_size, show_size
 from headrace.core.sparse import PAGE
 from headrace.eviction import EVICTIONS
+from headrace.loader.device import read_device
 from headrace.loader.disk_tier import DiskOption, read_disk
 from headrace.loader.place import cpus_per_rank, find_place, ranks_here
 from headrace.planning import split_budget, staff
@@ -41,6 +42,8 @@ class Options:
     asked_sampling: str | None = None
     """As the user gave it."""
     disk: DiskOption | None = None
+    device: str | None = None
+    """Where batches are to be, as the user said it; None: the CPU."""
 
     def placed(self, rank: int, world_size: int, *, ordered: bool) -> Options:
         """The same at another place among the ranks."""
@@ -77,6 +80,7 @@ def read_options(
     sampling: str | None,
     eviction: str | None,
     native: bool,
+    device: Any,
     unknown: str = "",
 ) -> Options:
     """Check and complete headrace's own parameters.
@@ -154,6 +158,7 @@ def read_options(
         given,
         asked,
         read_disk(disk),
+        read_device(device),
     )
 
 

@@ -67,7 +67,7 @@ def pin_value(value: Any) -> Any:
     """Every tensor of a nested value in page-locked memory of torch's."""
     kind = type(value)
     if kind is torch.Tensor:
-        return _pin(value)
+        return pin_tensor(value)
     if kind is list or kind is tuple:
         return kind([pin_value(item) for item in value])
     if kind is dict:
@@ -77,7 +77,7 @@ def pin_value(value: Any) -> Any:
     return pin_memory(value)  # type: ignore[no-untyped-call]
 
 
-def _pin(tensor: torch.Tensor) -> torch.Tensor:
+def pin_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """A copy in page-locked memory.
 
     torch would let all threads of the machine copy, each a part. The workers have those CPUs, so that one waits for

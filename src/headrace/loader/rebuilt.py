@@ -22,6 +22,7 @@ DEFAULTS: dict[str, Any] = {
     "sampling": None,
     "eviction": None,
     "native": True,
+    "device": None,
 }
 """Of the parameters that torch does not have and that belong to the data, not to the process."""
 _COLLATE = (torch_data.default_collate, torch_data.default_convert)

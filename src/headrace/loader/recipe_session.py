@@ -7,6 +7,8 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import HeadraceError, StorageUnavailable
@@ -16,6 +18,7 @@ from headrace.engine.task import RecipeTask
 from headrace.host.base import Host
 from headrace.host.inline import InlineHost
 from headrace.loader.disk_tier import use_disk
+from headrace.loader.finishing import Finisher, rows_kept
 from headrace.loader.global_random import own_randomness
 from headrace.loader.learning import Learning
 from headrace.loader.node_staff import NodeStaff
@@ -47,9 +50,10 @@ class RecipeSession(Hosted):
         pins: bool,
         sharing: Sharing | None = None,
         learns: bool = True,
+        finisher: Finisher | None = None,
     ) -> None:
         """``sharing``: draws and cache come from the shared host. ``learns``: what it finds out is kept for the next
-        start."""
+        start. ``finisher``: does on a device what the recipe leaves undone."""
         super().__init__(book, pins=pins)
         self.recipe, self.sharing, self.collator = recipe, sharing, spec.data.collator
         budgets = spec.options.budgets
@@ -79,6 +83,7 @@ class RecipeSession(Hosted):
         if spec.options.plans and parts.cache is not None:
             self.cache.plan(parts.directory, self._learning, self.workers, self.disk)
         self._seed = 0
+        self._finisher = finisher
         self._unknown = False
         """Only a first sample shows how samples look."""
         self._rows: RowBatches | None = None
@@ -151,6 +156,11 @@ class RecipeSession(Hosted):
         return 0 if self._node.seat is None else self._node.seat.most
 
     @property
+    def finished_steps(self) -> tuple[str, ...]:
+        """What is done on a device, in the place of workers."""
+        return () if self._finisher is None else self._finisher.steps
+
+    @property
     def layout(self) -> RowLayout | None:
         """How rows lie, once that is known."""
         return None if self._rows is None else self._rows.layout
@@ -206,9 +216,26 @@ class RecipeSession(Hosted):
             elsewhere=self._node.slowest,
         )
         self.cache.look(self.workers, self.layout)
-        value = self._pinned(self._value(batch))
+        value = self._placed(self._value(batch), self._finish(batch))
         self._learning.given(len(batch.draw.indices), self.workers, self.layout)
         return batch.draw, value
+
+    def _finish(self, batch: Batch) -> Callable[[Any], Any] | None:
+        """What is left to be done with a batch once it is on its device."""
+        finisher = self._finisher
+        if finisher is None:
+            return None
+        bad = sorted({row for row, *_ in batch.faults})
+        rows = rows_kept(self._book.rule, bad, len(batch.draw.indices))
+        seed, batched = self._seed, self._batched
+
+        def finish(value: Any) -> Any:
+            pixels, rest = (value, None) if isinstance(value, torch.Tensor) else (value[0], value[1:])
+            done = finisher(pixels if batched else pixels[None], batch.draw, seed, rows)
+            done = done if batched else done[0]
+            return done if rest is None else type(value)([done, *rest])
+
+        return finish
 
     def _value(self, batch: Batch) -> Any:
         if self.collator is not None:

@@ -28,6 +28,7 @@ from headrace.host.embedded import ProcessHost
 from headrace.host.inline import InlineHost
 from headrace.host.slots import HostSlot, SlotPool
 from headrace.loader.codec import decode
+from headrace.loader.device import DeviceFeed
 from headrace.loader.pinning import pin_value
 from headrace.loader.placing import settled
 
@@ -44,6 +45,11 @@ class Session(Protocol):
 
     looks_ahead: bool
     """Whether it prepares the first batches of the next epoch while the present one ends."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next batch is there, so that asking for it waits for nothing."""
+        ...
 
     def begin(self, draws: Draws, following: Draws | None) -> None:
         """Start an epoch; ``following``: the draws of the next one, to be prepared ahead."""
@@ -118,10 +124,19 @@ class Hosted:
 
     looks_ahead = True
     host: Host
+    feed: DeviceFeed | None = None
+    """Copies batches to a device, if that is where they are to be."""
 
     def __init__(self, book: ErrorBook, *, pins: bool) -> None:
         """``pins``: batches are handed out in page-locked memory."""
         self._book, self._pins = book, pins
+        self._lent: Any = None
+        """The lease of the batch in hand."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether the next batch is there, so that asking for it waits for nothing."""
+        return self.host.ready
 
     def begin(self, draws: Draws, following: Draws | None) -> None:
         """See ``Session``."""
@@ -156,7 +171,10 @@ class Hosted:
 
     def _lease(self, batch: Batch) -> Any:
         assert isinstance(batch.slot, HostSlot)
-        return self.host.slots.lease(batch.slot)
+        lease = self.host.slots.lease(batch.slot)
+        if self.feed is not None:
+            self._lent = lease
+        return lease
 
     def _collated(self, batch: Batch) -> Any:
         """The batch that a worker collated, or the exception that it met."""
@@ -177,9 +195,14 @@ class Hosted:
             return value
         return decode(done.result, self._lease(batch))
 
-    def _pinned(self, value: Any) -> Any:
-        """A batch, pinned if so wanted."""
-        return pin_value(value) if self._pins and value is not SKIPPED else value
+    def _placed(self, value: Any, finish: Callable[[Any], Any] | None = None) -> Any:
+        """A batch where it is wanted: as it is, pinned, or on its way to a device, where it is finished."""
+        lent, self._lent = self._lent, None
+        if value is SKIPPED:
+            return value
+        if self.feed is not None:
+            return self.feed.send(value, lent, finish)
+        return pin_value(value) if self._pins else value
 
 
 def make_host(

@@ -39,6 +39,17 @@ class DiskStats(msgspec.Struct, frozen=True):
     """Of those."""
 
 
+class DeviceStats(msgspec.Struct, frozen=True):
+    """What was copied to a device."""
+
+    name: str
+    bytes: int
+    copied: int
+    """Of these, bytes that the job had to copy first: they did not lie in locked pages."""
+    finished: tuple[str, ...]
+    """Steps that are done there."""
+
+
 class Stats(msgspec.Struct, frozen=True):
     """A snapshot of ``loader.stats()``. Times are seconds, summed over all workers and threads."""
 
@@ -76,6 +87,8 @@ class Stats(msgspec.Struct, frozen=True):
     )
     disk: DiskStats | None = None
     """None: there is no disk tier."""
+    device: DeviceStats | None = None
+    """None: batches are handed out in this machine's memory."""
     bad_samples: int = 0
     workers: int = 0
     threads: int = 0
@@ -138,6 +151,10 @@ class Stats(msgspec.Struct, frozen=True):
                 f"disk        {self.disk.hits} samples, {show_size(self.disk.bytes)} from {self.disk.path} "
                 f"(at most {show_size(self.disk.budget)})"
             )
+        if self.device is not None:
+            there = f"; {', '.join(self.device.finished)} done there" if self.device.finished else ""
+            copied = f"{show_size(self.device.copied)} of it copied by the job first"
+            lines.append(f"device      {show_size(self.device.bytes)} to {self.device.name}, {copied}{there}")
         if self.shared:
             hits = ", ".join(f"{form.hits} {name}" for name, form in reversed(self.cache.items()))
             lines.append(
@@ -185,6 +202,10 @@ def take_stats(
         mine["preparing_most"] = session.preparing_most
     elif isinstance(session, ObjectSession):
         mine["workers"] = session.processes
+    feed = getattr(session, "feed", None)
+    if feed is not None:
+        finished = getattr(session, "finished_steps", ())
+        mine["device"] = DeviceStats(str(feed.device), feed.sent, feed.copied, finished)
     host = getattr(session, "host", None)
     disk = session.disk if isinstance(session, RecipeSession) else None
     return Stats(**mine) if host is None else _of_host(host, mine, disk)

@@ -140,21 +140,27 @@ class RandomErasing(Op):
 
     def boxes(self, height: NDArray[Any], width: NDArray[Any], numbers: Numbers) -> list[list[Box]]:
         """For each row what to erase, as (top, left, height, width)."""
+        table = self.table(height, width, numbers).tolist()
+        return [[(box[0], box[1], box[2], box[3]) for box in row if box[2] and box[3]] for row in table]
+
+    def table(self, height: NDArray[Any], width: NDArray[Any], numbers: Numbers) -> NDArray[np.int64]:
+        """The same as one array, of as many boxes for each row as there may be; of no height where there is none."""
         least, most = self.count
         hits = numbers[:, 22 * most] < self.p
         count = np.full(len(numbers), most)
         if least < most:
             count = least + np.floor(numbers[:, 22 * most + 1] * (most - least + 1)).astype(int)
-        found: list[list[Box]] = [[] for _ in numbers]
+        found = np.zeros((len(numbers), most, 4), np.int64)
         for at in range(most):
-            one = self._boxes(height, width, count, numbers[:, 22 * at : 22 * at + 22])
-            for row in np.flatnonzero(hits & (at < count)).tolist():
-                if one[row] is not None:
-                    found[row].append(one[row])
+            boxes, fits = self._boxes(height, width, count, numbers[:, 22 * at : 22 * at + 22])
+            fits &= hits & (at < count)
+            found[fits, at] = boxes[fits]
         return found
 
-    def _boxes(self, height: Any, width: Any, count: Any, numbers: Numbers) -> list[Any]:
-        """One box for each row: the first of ten tries that fits, or None."""
+    def _boxes(
+        self, height: Any, width: Any, count: Any, numbers: Numbers
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """One box for each row: the first of ten tries that fits; and whether one does."""
         least, most = self.scale
         area = (height * width / count)[:, None] * (least + (most - least) * numbers[:, :10])
         low, high = math.log(self.ratio[0]), math.log(self.ratio[1])
@@ -166,8 +172,7 @@ class RandomErasing(Op):
         h, w = h[rows, at], w[rows, at]
         top = np.floor(numbers[:, 20] * (height - h + 1))
         left = np.floor(numbers[:, 21] * (width - w + 1))
-        boxes = np.stack([top, left, h, w], axis=1).astype(np.int64).tolist()
-        return [tuple(box) if fit else None for box, fit in zip(boxes, fits[rows, at].tolist(), strict=True)]
+        return np.stack([top, left, h, w], axis=1).astype(np.int64), fits[rows, at]
 
     def erase(
         self, row: NDArray[Any], box: Box, planar: bool, dtype: str, noise: Callable[[int], Numbers]
@@ -177,14 +182,25 @@ class RandomErasing(Op):
         image = row.transpose(1, 2, 0) if planar else row
         part = image[top : top + height, left : left + width]
         if self.value:
-            values = np.asarray(self.value, np.float64)
-        else:
-            shape = part.shape[2:] if self.flat else part.shape
-            values = _noise(noise(2 * math.prod(shape)), dtype).reshape(shape)
-        part[...] = to_storage(np.clip(values, 0, 255) if dtype == "uint8" else values, dtype)
+            part[...] = to_storage(_in_range(self, dtype), dtype)
+            return
+        shape = part.shape[2:] if self.flat else part.shape
+        values = noise_of(noise(2 * math.prod(shape)), dtype).reshape(shape)
+        part[...] = to_storage(values, dtype)
 
 
-def _noise(numbers: NDArray[np.float64], dtype: str) -> NDArray[np.float64]:
+def _in_range(step: RandomErasing, dtype: str) -> NDArray[np.float64]:
+    values = np.asarray(step.value, np.float64)
+    return np.clip(values, 0, 255) if dtype == "uint8" else values
+
+
+def stored_value(step: RandomErasing, channels: int, dtype: str) -> NDArray[np.float32]:
+    """What a box is filled with, per channel, as a row of ``dtype`` holds it."""
+    values = np.broadcast_to(_in_range(step, dtype), (channels,))
+    return from_storage(to_storage(values, dtype), dtype).astype(np.float32)
+
+
+def noise_of(numbers: NDArray[np.float64], dtype: str) -> NDArray[np.float64]:
     """Noise from pairs of uniform numbers: any pixel value for uint8, the standard normal for floats."""
     first, second = numbers[: len(numbers) // 2], numbers[len(numbers) // 2 :]
     if dtype == "uint8":

@@ -1,0 +1,252 @@
+"""Batches in GPU memory: copied on a stream of their own, from page-locked slots, ordered by events alone.
+
+Three orders have to hold, and no thread of the host waits for any of them:
+
+- *The slot after the copy.* Its lease ends only when an event behind the copy has happened.
+- *The copy after the last use of its target.* Targets come from torch's allocator, of the pool of the copying stream.
+  What the user lets go of is used again when all streams that it was handed to are done with it (``record_stream``).
+- *The user's work after the copy.* The stream that is current as a batch is handed out waits for the event.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from headrace.core.errors import OptionError
+from headrace.loader.pinning import pin_tensor
+
+IN_FLIGHT = 8
+"""Slots that a device reads at the same time, where it is behind: new ones would have to be locked first."""
+_PORTABLE = 1
+"""cudaHostRegisterPortable: locked for all contexts of the process."""
+
+
+def read_device(device: Any) -> str | None:
+    """The device that a user names, as ``cuda`` or ``cuda:1`` says it, or ``"auto"``; None: the CPU."""
+    if device is None or device == "auto":
+        return device
+    try:
+        found = torch.device("cuda", device) if type(device) is int else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise OptionError(f'device={device!r}: {error}; write "cuda", "cuda:1" or "auto"') from None
+    if found.type == "cpu":
+        return None
+    if found.type != "cuda":
+        raise OptionError(
+            f'device={device!r}: batches are put into the memory of CUDA devices; write "cuda" or "auto"'
+        )
+    return str(found)
+
+
+def find_device(name: str | None) -> torch.device | None:
+    """The device that is meant in this process; None: the CPU."""
+    if name is None:
+        return None
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if name == "auto":
+        if not count:
+            return None
+        current = torch.cuda.current_device()
+        # (who has several ranks here and has not chosen yet will choose this one)
+        return torch.device("cuda", current or int(os.environ.get("LOCAL_RANK") or 0) % count)
+    if not count:
+        raise OptionError(
+            f'device={name!r}: torch finds no CUDA device here; with device="auto" batches stay on the CPU then'
+        )
+    found = torch.device(name)
+    index = torch.cuda.current_device() if found.index is None else found.index
+    if index >= count:
+        raise OptionError(f"device={name!r}: there are {count} CUDA devices here, counted from 0")
+    return torch.device("cuda", index)
+
+
+class LockedPages:
+    """Mappings of this process that are page-locked. One that comes a second time is worth locking."""
+
+    def __init__(self) -> None:
+        self._owner = os.getpid()
+        self._known: dict[int, bool | None] = {}
+        """By address: locked, refused; None: it came once."""
+
+    def lock(self, mapped: memoryview) -> bool:
+        """Whether a mapping is locked, so that devices read it by themselves."""
+        whole: Any = mapped.obj
+        address = int(whole.ctypes.data)
+        known = self._known.get(address, False)
+        if address not in self._known:
+            self._known[address] = None
+            weakref.finalize(whole, self._gone, address).atexit = False
+        elif known is None:
+            error = torch.cuda.cudart().cudaHostRegister(address, len(mapped), _PORTABLE)
+            self._known[address] = known = int(error) == 0
+            if not known:
+                _forget_error()
+        return bool(known)
+
+    def _gone(self, address: int) -> None:
+        # (before it is unmapped: this looks after what lies above the mapping itself)
+        if self._known.pop(address, None) and os.getpid() == self._owner:
+            torch.cuda.cudart().cudaHostUnregister(address)
+
+
+def _forget_error() -> None:
+    """The next kernel, whosever it is, would be told of what a call before it was refused."""
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
+
+
+class Sent:
+    """A batch whose copies are under way."""
+
+    __slots__ = ("_device", "_event", "_tensors", "_value")
+
+    def __init__(
+        self, value: Any, tensors: list[torch.Tensor], event: torch.cuda.Event, device: torch.device
+    ) -> None:
+        self._value, self._tensors, self._event, self._device = value, tensors, event, device
+
+    def take(self) -> Any:
+        """The batch, for the stream that is current now."""
+        stream = torch.cuda.current_stream(self._device)
+        stream.wait_event(self._event)
+        for tensor in self._tensors:
+            tensor.record_stream(stream)
+        return self._value
+
+
+class DeviceFeed:
+    """Copies batches to one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.stream = torch.cuda.Stream(device)
+        self._locked = LockedPages()
+        self._users = self.stream
+        self.sent = self.copied = 0
+        """Bytes; and of these, those that the host had to copy first."""
+
+    def send(self, value: Any, lease: Any = None, finish: Callable[[Any], Any] | None = None) -> Sent:
+        """Begin to copy all tensors of a nested value. ``lease``: of the slot that they lie in, if they do.
+        ``finish``: what is left to be done there, with what was copied."""
+        locked = lease is not None and self._locked.lock(lease._mapped)
+        self._users = torch.cuda.current_stream(self.device)
+        made: list[torch.Tensor] = []
+        with torch.cuda.stream(self.stream):
+            there = self._nested(value, made)
+            if finish is not None:
+                there = finish(there)
+                made = list(_tensors(there))
+            event = torch.cuda.Event()
+            event.record(self.stream)
+        if locked:
+            lease.until(event)
+        return Sent(there, made, event, self.device)
+
+    def _nested(self, value: Any, made: list[torch.Tensor]) -> Any:
+        kind = type(value)
+        if kind is torch.Tensor:
+            return self._tensor(value, made)
+        if kind is list or kind is tuple:
+            return kind([self._nested(item, made) for item in value])
+        if kind is dict:
+            return {key: self._nested(item, made) for key, item in value.items()}
+        if isinstance(value, str | bytes):
+            return value
+        if isinstance(value, torch.Tensor):
+            return self._other(value, made)
+        if isinstance(value, Mapping):
+            items = {key: self._nested(item, made) for key, item in value.items()}
+            return _rebuilt(value, items, lambda: kind(items))  # type: ignore[call-arg]
+        if isinstance(value, tuple) and hasattr(value, "_fields"):
+            return kind(*(self._nested(item, made) for item in value))
+        if isinstance(value, Sequence):
+            listed = [self._nested(item, made) for item in value]
+            return _rebuilt(value, listed, lambda: kind(listed))  # type: ignore[call-arg]
+        return self._other(value, made) if callable(getattr(value, "to", None)) else value
+
+    def _tensor(self, tensor: torch.Tensor, made: list[torch.Tensor]) -> torch.Tensor:
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.requires_grad:
+            return self._other(tensor, made)
+        source = tensor
+        self.sent += tensor.nbytes
+        if not tensor.is_pinned():
+            source = pin_tensor(tensor)
+            self.copied += tensor.nbytes
+        there = torch.empty_like(source, device=self.device)
+        there.copy_(source, non_blocking=True)
+        made.append(there)
+        return there
+
+    def _other(self, value: Any, made: list[torch.Tensor]) -> Any:
+        """Whatever knows how to move itself."""
+        if isinstance(value, torch.Tensor):
+            there = value.to(self.device, non_blocking=True)
+            made.append(there)
+            return there
+        # Which tensors it makes, nobody knows: so they belong to the user's stream, as if the user had called it.
+        with torch.cuda.stream(self._users):
+            there = value.to(self.device, non_blocking=True)
+        self.stream.wait_stream(self._users)
+        return there
+
+
+def _rebuilt(value: Any, items: Any, make: Any) -> Any:
+    try:
+        return make()
+    except TypeError:  # a class whose constructor takes other things
+        return items
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors of what a recipe gives."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.values():
+            yield from _tensors(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _tensors(item)
+
+
+class Ahead:
+    """Batches of an epoch whose copies were begun before they are asked for."""
+
+    def __init__(self, keeps: int) -> None:
+        """``keeps``: how many, beside the one that is handed out."""
+        self._keeps = keeps
+        self._waiting: deque[tuple[Any, Any] | Exception] = deque()
+        self._over = False
+
+    def next(self, session: Any, timeout: float | None, left: int | None) -> tuple[Any, Any] | None:
+        """The next batch of a session, in its turn. ``left``: batches that may be asked for, with this one."""
+        if not self._waiting and self._over:
+            return None
+        found = self._waiting.popleft() if self._waiting else session.next(timeout)
+        if isinstance(found, Exception):
+            raise found
+        if found is not None:
+            self._begin_more(session, left)
+        return found
+
+    def _begin_more(self, session: Any, left: int | None) -> None:
+        """Begin to copy what is there. Nothing is waited for."""
+        while len(self._waiting) < self._keeps and not self._over:
+            if (left is not None and len(self._waiting) + 1 >= left) or not session.ready:
+                return
+            try:
+                found = session.next(None)
+            except Exception as error:  # in its turn
+                self._waiting.append(error)
+                return
+            if found is None:
+                self._over = True
+            else:
+                self._waiting.append(found)

@@ -1,0 +1,127 @@
+"""The finishing of rows as one kernel: each byte is read once, and each number written once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from headrace.loader.finishing import Boxes
+
+try:
+    import triton
+    import triton.language as tl
+except ImportError:  # torch's own operations do the same
+    triton = tl = None
+
+_BLOCK = 1024
+
+
+def usable(pixels: torch.Tensor) -> bool:
+    """Whether there is a kernel for these pixels (N, height, width, channels)."""
+    return triton is not None and pixels.is_cuda and pixels.is_contiguous() and pixels[0].numel() < 1 << 31
+
+
+def finish(
+    pixels: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor,
+    dtype: torch.dtype,
+    boxes: Boxes | None,
+    planar: bool,
+) -> torch.Tensor:
+    """See ``finishing.plain_finish``."""
+    count, height, width, channels = pixels.shape
+    shape = (count, channels, height, width) if planar else (count, height, width, channels)
+    done = torch.empty(shape, dtype=dtype, device=pixels.device)
+    most = 0 if boxes is None else boxes.places.shape[1]
+    places = values = kinds = words = starts = pixels
+    if boxes is not None:
+        places, values, kinds, words, starts = _sent(boxes, pixels.device)
+    size = height * width * channels
+    noise = boxes is not None and bool(boxes.kinds.any())
+    _finish[(triton.cdiv(size, _BLOCK), count)](
+        pixels, done, scale, bias, places, values, kinds, words, starts,
+        size, width, height * width,
+        channels=channels, most=most, planar=planar, noise=noise, block=_BLOCK, num_warps=4,
+    )  # fmt: skip
+    return done
+
+
+def _sent(boxes: Boxes, device: torch.device) -> list[torch.Tensor]:
+    """The tables on the device, in one copy."""
+    parts = [boxes.words.view(np.int64), boxes.starts, boxes.places, boxes.kinds, boxes.values]
+    flat = torch.empty(sum(part.nbytes for part in parts), dtype=torch.uint8, pin_memory=True)
+    at, spans = 0, []
+    for part in parts:  # (the widest first: each lies where its numbers may)
+        flat[at : at + part.nbytes] = torch.from_numpy(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
+        spans.append((at, at + part.nbytes))
+        at += part.nbytes
+    there = flat.to(device, non_blocking=True)
+    kinds = (torch.int64, torch.int64, torch.int32, torch.int32, torch.float32)
+    words, starts, places, which, values = (
+        there[first:last].view(kind) for (first, last), kind in zip(spans, kinds, strict=True)
+    )
+    return [places, values, which, words, starts]
+
+
+if triton is not None:
+
+    @triton.jit
+    def _mix(word):  # type: ignore[no-untyped-def]
+        word = word + tl.cast(0x9E3779B97F4A7C15, tl.uint64)
+        word = (word ^ (word >> 30)) * tl.cast(0xBF58476D1CE4E5B9, tl.uint64)
+        word = (word ^ (word >> 27)) * tl.cast(0x94D049BB133111EB, tl.uint64)
+        return word ^ (word >> 31)
+
+    @triton.jit
+    def _uniform(row, column):  # type: ignore[no-untyped-def]
+        bits = _mix(row + (column + 1).to(tl.uint64) * tl.cast(0x9E3779B97F4A7C15, tl.uint64))
+        return (bits >> 11).to(tl.float64) * 1.1102230246251565e-16
+
+    @triton.jit
+    def _finish(  # type: ignore[no-untyped-def]
+        pixels, done, scale, bias, places, values, kinds, words, starts,
+        size, width, area,
+        channels: tl.constexpr, most: tl.constexpr, planar: tl.constexpr, noise: tl.constexpr, block: tl.constexpr,
+    ):  # fmt: skip
+        row = tl.program_id(1).to(tl.int64)
+        at = tl.program_id(0) * block + tl.arange(0, block)
+        here = at < size
+        pixel = at // channels
+        channel = at - pixel * channels
+        factor = tl.load(scale + channel, here, 0.0)
+        shift = tl.load(bias + channel, here, 0.0)
+        value = tl.load(pixels + row * size + at, here, 0).to(tl.float32) * factor + shift
+        if most > 0:
+            y = pixel // width
+            x = pixel - y * width
+            for box in tl.static_range(most):
+                one = row * most + box
+                top = tl.load(places + 4 * one)
+                left = tl.load(places + 4 * one + 1)
+                high = tl.load(places + 4 * one + 2)
+                wide = tl.load(places + 4 * one + 3)
+                inside = here & (y >= top) & (y < top + high) & (x >= left) & (x < left + wide)
+                filled = tl.load(values + one * channels + channel, inside, 0.0)
+                if noise:
+                    kind = tl.load(kinds + one)
+                    if kind > 0:
+                        word = tl.load(words + one).to(tl.uint64, bitcast=True)
+                        number = ((y - top) * wide + (x - left)).to(tl.int64) * channels + channel
+                        number += tl.load(starts + one)
+                        first = _uniform(word, number)
+                        second = _uniform(word, number + high.to(tl.int64) * wide * channels)
+                        normal = tl.sqrt(-2 * tl.log(1 - first)) * tl.cos(
+                            tl.full([], 6.283185307179586, tl.float64) * second
+                        )
+                        whole = tl.floor(first * 256).to(tl.float32) * factor + shift
+                        filled = tl.where(kind == 1, normal.to(tl.float32), whole)
+                value = tl.where(inside, filled, value)
+        if planar:
+            to = channel * area + pixel
+        else:
+            to = at
+        tl.store(done + row * size + to, value.to(done.dtype.element_ty), here)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from headrace.loader.dataset_sessions import AssignedSession, ObjectSession
@@ -24,12 +26,13 @@ def choose_session(spec: LoaderSpec, book: ErrorBook, seed: int, resume: LoaderS
     """A new session of a loader; an iterable dataset's goes on from ``resume``."""
     device = find_device(spec.options.device)
     pins = device is None and wants_pinning(spec.work.pin_memory, spec.work.pin_memory_device)
-    session = _choose(spec, book, seed, resume, pins, device)
+    session: Any = _choose(spec, book, seed, resume, pins, device)
     if device is not None:
         session.feed = DeviceFeed(device)
         if isinstance(session, Hosted):
             session.host.slots.beside = IN_FLIGHT
-    return session
+    chosen: Session = session
+    return chosen
 
 
 def _choose(
@@ -39,7 +42,7 @@ def _choose(
     resume: LoaderState | None,
     pins: bool,
     device: torch.device | None,
-) -> Hosted | InlineSession:
+) -> Any:
     if spec.data.recipe is not None:
         return _recipe_session(spec, book, seed, pins, device)
     if spec.work.workers == 0:

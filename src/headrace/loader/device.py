@@ -31,7 +31,7 @@ _PORTABLE = 1
 def read_device(device: Any) -> str | None:
     """The device that a user names, as ``cuda`` or ``cuda:1`` says it, or ``"auto"``; None: the CPU."""
     if device is None or device == "auto":
-        return device
+        return None if device is None else "auto"
     try:
         found = torch.device("cuda", device) if type(device) is int else torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -84,7 +84,7 @@ class LockedPages:
             self._known[address] = None
             weakref.finalize(whole, self._gone, address).atexit = False
         elif known is None:
-            error = torch.cuda.cudart().cudaHostRegister(address, len(mapped), _PORTABLE)
+            error = _runtime().cudaHostRegister(address, len(mapped), _PORTABLE)
             self._known[address] = known = int(error) == 0
             if not known:
                 _forget_error()
@@ -93,7 +93,11 @@ class LockedPages:
     def _gone(self, address: int) -> None:
         # (before it is unmapped: this looks after what lies above the mapping itself)
         if self._known.pop(address, None) and os.getpid() == self._owner:
-            torch.cuda.cudart().cudaHostUnregister(address)
+            _runtime().cudaHostUnregister(address)
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
 
 
 def _forget_error() -> None:
@@ -126,7 +130,7 @@ class DeviceFeed:
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.stream = torch.cuda.Stream(device)
+        self.stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._locked = LockedPages()
         self._users = self.stream
         self.sent = self.copied = 0
@@ -143,7 +147,7 @@ class DeviceFeed:
             if finish is not None:
                 there = finish(there)
                 made = list(_tensors(there))
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self.stream)
         if locked:
             lease.until(event)
@@ -163,17 +167,18 @@ class DeviceFeed:
             return self._other(value, made)
         if isinstance(value, Mapping):
             items = {key: self._nested(item, made) for key, item in value.items()}
-            return _rebuilt(value, items, lambda: kind(items))  # type: ignore[call-arg]
+            return _rebuilt(value, items, lambda: kind(items))
         if isinstance(value, tuple) and hasattr(value, "_fields"):
             return kind(*(self._nested(item, made) for item in value))
         if isinstance(value, Sequence):
             listed = [self._nested(item, made) for item in value]
-            return _rebuilt(value, listed, lambda: kind(listed))  # type: ignore[call-arg]
+            return _rebuilt(value, listed, lambda: kind(listed))
         return self._other(value, made) if callable(getattr(value, "to", None)) else value
 
     def _tensor(self, tensor: torch.Tensor, made: list[torch.Tensor]) -> torch.Tensor:
         if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.requires_grad:
-            return self._other(tensor, made)
+            moved: torch.Tensor = self._other(tensor, made)
+            return moved
         source = tensor
         self.sent += tensor.nbytes
         if not tensor.is_pinned():

@@ -7,6 +7,7 @@ the same steps draw in a worker, so that pixels are the same wherever they are f
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.core import random
-from headrace.loader import finishing_kernel
 from headrace.loader.wrap import torch_dtype
 from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing, noise_of, stored_value
@@ -111,8 +111,7 @@ class Finisher:
             boxes = self.boxes(pixels.shape[2], pixels.shape[3], channels, drawn, seed, rows)
         planar = self._tail.layout is not None and self._tail.layout.planar
         by_pixel = pixels.permute(0, 2, 3, 1)
-        finish = finishing_kernel.finish if finishing_kernel.usable(by_pixel) else plain_finish
-        done = finish(by_pixel, scale, bias, self._dtype, boxes, planar)
+        done = _finish(by_pixel)(by_pixel, scale, bias, self._dtype, boxes, planar)
         if planar or (self._tail.layout is not None and self._tail.layout.order == "NHWC"):
             return done
         return done.permute(0, 3, 1, 2)
@@ -156,12 +155,13 @@ class Finisher:
         shape = table.shape[:2]
         there = (table[:, :, 2] > 0) & (table[:, :, 3] > 0)
         dtype = self._tail.normalise.dtype if floats else "uint8"
-        kinds, starts = np.zeros(shape, np.int32), np.zeros(shape, np.int64)
+        kinds = np.zeros(shape, np.int32)
+        starts: NDArray[np.int64] = np.zeros(shape, np.int64)
         values = np.zeros((*shape, channels), np.float32)
         if step.value:
             values[:] = stored_value(step, channels, dtype)
         elif step.flat:
-            starts = 2 * channels * (np.cumsum(there, 1) - there)
+            starts = np.multiply(2 * channels, np.cumsum(there, 1) - there)
             columns = starts[:, :, None] + np.arange(2 * channels)
             drawn = random.of_rows(words[:, None, None], columns)
             values = (
@@ -175,6 +175,16 @@ class Finisher:
             scale, bias = self._tail.normalise.factors(channels)
             values = values * scale + bias
         return Boxes(table.astype(np.int32), values, kinds, np.repeat(words[:, None], shape[1], 1), starts)
+
+
+def _finish(pixels: torch.Tensor) -> Callable[..., torch.Tensor]:
+    if pixels.is_cuda:
+        # (here and not above: what it needs takes a while to be imported, and many never need it)
+        from headrace.loader import finishing_kernel
+
+        if finishing_kernel.usable(pixels):
+            return finishing_kernel.finish
+    return plain_finish
 
 
 def plain_finish(

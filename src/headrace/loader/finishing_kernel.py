@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from headrace.loader.finishing import Boxes
 
+triton: Any
+tl: Any
 try:
-    import triton
-    import triton.language as tl
+    triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
 except ImportError:  # torch's own operations do the same
     triton = tl = None
 
@@ -52,7 +55,13 @@ def finish(
 
 def _sent(boxes: Boxes, device: torch.device) -> list[torch.Tensor]:
     """The tables on the device, in one copy."""
-    parts = [boxes.words.view(np.int64), boxes.starts, boxes.places, boxes.kinds, boxes.values]
+    parts: list[NDArray[Any]] = [
+        boxes.words.view(np.int64),
+        boxes.starts,
+        boxes.places,
+        boxes.kinds,
+        boxes.values,
+    ]
     flat = torch.empty(sum(part.nbytes for part in parts), dtype=torch.uint8, pin_memory=True)
     at, spans = 0, []
     for part in parts:  # (the widest first: each lies where its numbers may)
@@ -81,7 +90,7 @@ if triton is not None:
         bits = _mix(row + (column + 1).to(tl.uint64) * tl.cast(0x9E3779B97F4A7C15, tl.uint64))
         return (bits >> 11).to(tl.float64) * 1.1102230246251565e-16
 
-    @triton.jit
+    @triton.jit  # type: ignore[untyped-decorator]
     def _finish(  # type: ignore[no-untyped-def]
         pixels, done, scale, bias, places, values, kinds, words, starts,
         size, width, area,

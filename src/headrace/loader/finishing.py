@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.core import random
+from headrace.loader.erased import Boxes
 from headrace.loader.wrap import torch_dtype
 from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing, noise_of, stored_value
@@ -67,22 +68,6 @@ def divide(recipe: Recipe) -> tuple[Recipe, Tail | None]:
 
 def _can_wait(step: Op) -> bool:
     return isinstance(step, Normalise | Layout | RandomErasing)
-
-
-@dataclass
-class Boxes:
-    """What is erased of each row of a batch."""
-
-    places: NDArray[np.int32]
-    """For each row and box: top, left, height and width; of no height where there is none."""
-    values: NDArray[np.float32]
-    """For each row, box and channel, as it lies in the finished row."""
-    kinds: NDArray[np.int32]
-    """For each row and box: 0 has these values, 1 normal noise, 2 pixels of noise."""
-    words: NDArray[np.uint64]
-    """For each row and box: what its noise goes by."""
-    starts: NDArray[np.int64]
-    """For each row and box: how many numbers of that were used before."""
 
 
 _FIELDS = ("places", "values", "kinds", "words", "starts")

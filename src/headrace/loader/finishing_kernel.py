@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from headrace.loader.finishing import Boxes
+from headrace.loader.erased import Boxes
 
 triton: Any
 tl: Any

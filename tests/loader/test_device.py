@@ -77,6 +77,40 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(images.device.type == "cpu" for images, _ in loader)
 
 
+class Happening:
+    """An event that happens when it is told to."""
+
+    def __init__(self, waited: list[Any]) -> None:
+        self.happened, self._waited = False, waited
+
+    def query(self) -> bool:
+        return self.happened
+
+    def synchronize(self) -> None:
+        self._waited.append(self)
+        self.happened = True
+
+
+def test_a_loop_is_only_so_far_ahead_of_its_device() -> None:
+    waited: list[Any] = []
+    flight, events = module.Flight(3), [Happening(waited) for _ in range(8)]
+    for event in events[:3]:
+        flight.make_room()
+        flight.add(event)
+    assert not waited
+    events[0].happened = True
+    flight.make_room()
+    flight.add(events[3])
+    assert not waited, "one has gone"
+    flight.make_room()
+    assert waited == [events[1]], "the oldest"
+    events[2].happened = events[3].happened = True
+    for event in events[4:7]:
+        flight.make_room()
+        flight.add(event)
+    assert waited == [events[1]]
+
+
 # -- what comes ----------------------------------------------------------------------------------------------
 
 

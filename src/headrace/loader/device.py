@@ -1,6 +1,6 @@
 """Batches in GPU memory: copied on a stream of their own, from page-locked slots, ordered by events alone.
 
-Three orders have to hold, and no thread of the host waits for any of them:
+Three orders have to hold, and no thread of the host waits for any of them (but for a loop that is many copies ahead):
 
 - *The slot after the copy.* Its lease ends only when an event behind the copy has happened.
 - *The copy after the last use of its target.* Targets come from torch's allocator, of the pool of the copying stream.
@@ -23,7 +23,8 @@ from headrace.core.errors import OptionError
 from headrace.loader.pinning import pin_tensor
 
 IN_FLIGHT = 8
-"""Slots that a device reads at the same time, where it is behind: new ones would have to be locked first."""
+"""Copies that are begun and not done, at most. A loop that waits for nothing would else be ahead of its device by as
+many batches as there is memory for."""
 _PORTABLE = 1
 """cudaHostRegisterPortable: locked for all contexts of the process."""
 
@@ -125,6 +126,25 @@ class Sent:
         return self._value
 
 
+class Flight:
+    """Copies under way, the oldest first."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._events: deque[Any] = deque()
+
+    def make_room(self) -> None:
+        """For one more: where there are too many, the oldest is waited for."""
+        while self._events and self._events[0].query():
+            self._events.popleft()
+        while len(self._events) >= self._most:
+            self._events.popleft().synchronize()
+
+    def add(self, event: Any) -> None:
+        """A copy is begun; the event is behind it."""
+        self._events.append(event)
+
+
 class DeviceFeed:
     """Copies batches to one device."""
 
@@ -133,12 +153,14 @@ class DeviceFeed:
         self.stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._locked = LockedPages()
         self._users = self.stream
+        self._flight = Flight(IN_FLIGHT)
         self.sent = self.copied = 0
         """Bytes; and of these, those that the host had to copy first."""
 
     def send(self, value: Any, lease: Any = None, finish: Callable[[Any], Any] | None = None) -> Sent:
         """Begin to copy all tensors of a nested value. ``lease``: of the slot that they lie in, if they do.
         ``finish``: what is left to be done there, with what was copied."""
+        self._flight.make_room()
         locked = lease is not None and self._locked.lock(lease._mapped)
         self._users = torch.cuda.current_stream(self.device)
         made: list[torch.Tensor] = []
@@ -149,6 +171,7 @@ class DeviceFeed:
                 made = list(_tensors(there))
             event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(self.stream)
+        self._flight.add(event)
         if locked:
             lease.until(event)
         return Sent(there, made, event, self.device)

@@ -47,6 +47,7 @@ def test_a_few_kills(seed: int, root: Path, server: Web) -> None:
 
 
 @pytest.mark.faults
+@pytest.mark.slow
 def test_a_death_at_some_steps(root: Path, server: Web) -> None:
     assert die(root, server, 17) > 10
 

@@ -53,6 +53,7 @@ def assert_epoch(got: Counter[int], size: int, repeated: int = 0) -> None:
     assert got.total() == size + repeated and max(got.values()) <= (2 if repeated else 1)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_comes_back_with_its_state(tmp_path: Path) -> None:
     """And so do all others, as torchrun does it. The shared host lives on, or is killed, too."""
     size, ranks, steps = 53, 2, 7

@@ -234,7 +234,8 @@ def test_a_host_without_descriptors_serves_those_who_are_in_and_takes_others_lat
         assert log.read_text().count("nobody is let in") < 60, "it rests between two tries"
 
 
-@pytest.mark.parametrize(("collate", "epochs"), [pytest.param(False, 2, marks=pytest.mark.slow), (True, 1)])
+@pytest.mark.parametrize(("collate", "epochs"), [(False, 2), (True, 1)])
+@pytest.mark.slow
 def test_very_large_batches(place: Path, collate: bool, epochs: int) -> None:
     """What is said about their rows takes megabytes, between host and job as between job and worker."""
     size = 42_000

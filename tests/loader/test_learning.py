@@ -125,6 +125,7 @@ def test_storage_that_has_become_slower_is_found_out() -> None:
     assert seen is not None and seen.supply is not None and seen.supply < 4 * SLOW
 
 
+@pytest.mark.slow
 def test_storage_that_has_become_faster_is_found_out() -> None:
     fast = data(spin=2e-3)
     assert learn(fast, seen=msgspec.structs.replace(KNOWN, at=time.time(), supply=2e5))

@@ -77,6 +77,11 @@ class Lease:
     _loan: Loan[Any]
     _mapped: memoryview
 
+    @property
+    def mapped(self) -> memoryview:
+        """The memory as this process has it mapped."""
+        return self._mapped
+
     def until(self, event: Event) -> None:
         """Let the lease not end before an event has happened, even when all that was made over it is gone."""
         self._loan.until(event, self._mapped)

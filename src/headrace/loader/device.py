@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from headrace.core import environment
 from headrace.core.errors import OptionError
 from headrace.loader.pinning import pin_tensor
 
@@ -56,7 +57,7 @@ def find_device(name: str | None) -> torch.device | None:
             return None
         current = torch.cuda.current_device()
         # (who has several ranks here and has not chosen yet will choose this one)
-        return torch.device("cuda", current or int(os.environ.get("LOCAL_RANK") or 0) % count)
+        return torch.device("cuda", current or (environment.local_rank() or 0) % count)
     if not count:
         raise OptionError(
             f'device={name!r}: torch finds no CUDA device here; with device="auto" batches stay on the CPU then'
@@ -161,7 +162,7 @@ class DeviceFeed:
         """Begin to copy all tensors of a nested value. ``lease``: of the slot that they lie in, if they do.
         ``finish``: what is left to be done there, with what was copied."""
         self._flight.make_room()
-        locked = lease is not None and self._locked.lock(lease._mapped)
+        locked = lease is not None and self._locked.lock(lease.mapped)
         self._users = torch.cuda.current_stream(self.device)
         made: list[torch.Tensor] = []
         with torch.cuda.stream(self.stream):

@@ -140,6 +140,8 @@ def test_a_closed_loader_leaves_nothing_behind(place: Path, options: dict[str, A
             assert sum(len(batch) for batch in loader) == 40
 
     use()
+    # (threads of tests before may still be about to end)
+    wait_until(lambda: not any(thread.name == "headrace-fetch" for thread in threading.enumerate()), 15)
     before = what_is_held()
     for _ in range(20 if workers == 0 else 3):
         use()

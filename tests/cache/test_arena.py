@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from headrace.cache import arena as module
 from headrace.cache.arena import PAGE, Arena
 from headrace.core.errors import OutOfSharedMemory
+from tests.descriptors import none_left_open
 
 
 @pytest.fixture(scope="module")
@@ -165,10 +166,9 @@ def test_memory_outlives_the_arena_while_it_is_used(make: Callable[[], Arena]) -
 
 def test_mappings_cost_no_descriptors_and_end_with_their_last_view(arena: Arena) -> None:
     """Else a user who keeps a thousand batches runs out of descriptors."""
-    before = len(os.listdir("/proc/self/fd"))
-    ranges = [arena.allocate(PAGE) for _ in range(50)]
-    views = [np.frombuffer(arena.map(*place), np.uint8) for place in ranges]
-    assert len(os.listdir("/proc/self/fd")) == before
+    with none_left_open():
+        ranges = [arena.allocate(PAGE) for _ in range(50)]
+        views = [np.frombuffer(arena.map(*place), np.uint8) for place in ranges]
     addresses = [hex(view.__array_interface__["data"][0])[2:] for view in views]
     for place in ranges:
         arena.forget(*place)

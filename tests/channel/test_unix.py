@@ -24,7 +24,7 @@ from headrace.channel.channel import Memory, receive_within, wait
 from headrace.channel.sealed import as_memfd, from_memfd
 from headrace.channel.unix import INLINE, MAX_FDS, UnixChannel
 from headrace.core.errors import ProtocolError
-from tests.channel.descriptors import open_fds
+from tests.descriptors import none_left_open
 
 Pair = tuple[UnixChannel, UnixChannel]
 
@@ -41,9 +41,8 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
 @pytest.fixture
 def no_leak(pair: Pair) -> Iterator[None]:
     """Both ends stay open; nothing else may."""
-    before = open_fds()
-    yield
-    assert open_fds() == before
+    with none_left_open():
+        yield
 
 
 def send_raw(channel: UnixChannel, data: bytes, fds: list[int]) -> None:
@@ -292,8 +291,7 @@ def listening_child(path: Path) -> Iterator[tuple[int, UnixChannel]]:
 
 @pytest.mark.usefixtures("pair")
 def test_the_process_at_the_other_end_can_be_watched_and_ended(tmp_path: Path) -> None:
-    before = open_fds()
-    with listening_child(tmp_path / "s") as (pid, channel):
+    with none_left_open(), listening_child(tmp_path / "s") as (pid, channel):
         assert channel.peer.pid == pid
         fd = channel.watch()
         assert fd == channel.watch() >= 0 and not wait(fd, 0)
@@ -301,7 +299,6 @@ def test_the_process_at_the_other_end_can_be_watched_and_ended(tmp_path: Path) -
         assert wait(fd, 0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
         assert receive_within(channel, 20) is None
-    assert open_fds() == before
 
 
 def test_who_has_hung_up_is_not_ended(tmp_path: Path) -> None:

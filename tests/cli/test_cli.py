@@ -20,8 +20,8 @@ from headrace.cli.show import show_status, show_time
 from headrace.coordinate.protocol import PROTOCOL, Hello
 from headrace.core.errors import HostGone, HostUnavailable, ProtocolError
 from headrace.host import control, runtime
-from tests.channel.descriptors import open_fds
 from tests.cli.standin import example
+from tests.descriptors import none_left_open
 
 ROOT = Path(__file__).parents[2]
 
@@ -121,10 +121,8 @@ def test_the_own_version_is_not_refused() -> None:
 )
 def test_answers_that_are_none(place: Path, how: str, error: type[Exception], what: str) -> None:
     start(how)
-    before = open_fds()
-    with pytest.raises(error, match=what):
+    with none_left_open(), pytest.raises(error, match=what):
         control.status(1.0)
-    assert open_fds() == before
 
 
 def test_a_host_that_hangs_up_counts_as_none(place: Path) -> None:
@@ -155,12 +153,11 @@ def test_a_host_that_is_suspended_is_reported(place: Path, capsys: pytest.Captur
 
 def test_asking_leaves_no_descriptor(place: Path) -> None:
     start("good")
-    before = open_fds()
-    for _ in range(3):
-        assert control.status() is not None
-    assert control.stop(30.0)
-    assert not control.stop()
-    assert open_fds() == before
+    with none_left_open():
+        for _ in range(3):
+            assert control.status() is not None
+        assert control.stop(30.0)
+        assert not control.stop()
 
 
 def test_an_empty_host_can_be_shown() -> None:

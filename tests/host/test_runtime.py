@@ -24,7 +24,7 @@ from headrace.channel.channel import receive_within
 from headrace.channel.unix import UnixChannel, close_all, make_socket
 from headrace.core.errors import HeadraceError, HostUnavailable
 from headrace.host import launch, runtime
-from tests.channel.descriptors import open_fds
+from tests.descriptors import none_left_open
 from tests.loader.helpers import wait_until
 
 STANDIN = [sys.executable, str(Path(__file__).with_name("standin.py"))]
@@ -275,12 +275,11 @@ def test_a_connection_carries_messages_both_ways(place: Path) -> None:
 
 def test_a_claim_leaves_no_descriptor(place: Path) -> None:
     runtime.runtime_dir()
-    before = open_fds()
-    for _ in range(3):
-        with claim():
-            assert runtime.claim() is None
-    assert runtime.connect() is None
-    assert open_fds() == before
+    with none_left_open():
+        for _ in range(3):
+            with claim():
+                assert runtime.claim() is None
+        assert runtime.connect() is None
 
 
 def test_a_lock_that_is_cleaned_away_as_it_is_taken_is_taken_anew(
@@ -498,10 +497,8 @@ def test_a_host_that_fails_is_reported_with_what_it_said(place: Path) -> None:
     ],
 )
 def test_hosts_that_end_in_other_ways(place: Path, command: list[str], what: str) -> None:
-    before = open_fds()
-    with pytest.raises(HostUnavailable, match=what):
+    with none_left_open(), pytest.raises(HostUnavailable, match=what):
         runtime.find_or_start(command=command)
-    assert open_fds() == before
 
 
 def test_a_host_that_does_not_listen_in_time(place: Path) -> None:

@@ -18,6 +18,7 @@ from headrace.cache.arena import PAGE, Arena
 from headrace.coordinate.messages import Order, decode_order
 from headrace.engine.board import Board
 from headrace.host.slots import HostSlot, SlotPool
+from tests.descriptors import none_left_open
 
 SIZE = 16 * PAGE
 
@@ -188,10 +189,8 @@ def test_leases_outlive_the_arena(arena: Arena) -> None:
 
 def test_many_kept_batches_cost_no_descriptors(arena: Arena) -> None:
     pool = SlotPool(arena, PAGE, keep=0)
-    before = len(os.listdir("/proc/self/fd"))
-    arrays = [lent(pool) for _ in range(300)]
-    # (what other tests have left behind may be closed meanwhile)
-    assert len(os.listdir("/proc/self/fd")) <= before
+    with none_left_open():
+        arrays = [lent(pool) for _ in range(300)]
     arrays.clear()
     pool.collect()
     assert blocks(arena) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import glob
 import mmap
 import os
@@ -163,9 +162,3 @@ def kill(pid: int, sign: int = signal.SIGKILL) -> None:
     """End a process, and wait until it has."""
     os.kill(pid, sign)
     assert wait_until(lambda: is_dead(pid))
-
-
-def descriptors() -> int:
-    """Open file descriptors of this process."""
-    gc.collect()
-    return len(os.listdir("/proc/self/fd"))

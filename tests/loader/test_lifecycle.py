@@ -16,11 +16,11 @@ import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
 import headrace as hr
+from tests.descriptors import none_left_open
 from tests.loader.helpers import (
     Squares,
     assert_same,
     descendants,
-    descriptors,
     drain,
     flat,
     index_of,
@@ -83,10 +83,9 @@ def test_a_dropped_loader_leaves_nothing(dataset, moment):
 
     use()
     gc.collect()
-    before = descriptors()
-    assert use()() is None, "no cycle and no registry keeps it"
-    assert wait_until(lambda: not descendants(), 10)
-    assert descriptors() == before
+    with none_left_open():
+        assert use()() is None, "no cycle and no registry keeps it"
+        assert wait_until(lambda: not descendants(), 10)
 
 
 def test_descriptors_do_not_pile_up():
@@ -98,10 +97,9 @@ def test_descriptors_do_not_pile_up():
         list(hr.DataLoader(Squares(20), batch_size=4, num_workers=2))
 
     once()
-    before = descriptors()
-    for _ in range(5):
-        once()
-    assert descriptors() == before
+    with none_left_open():
+        for _ in range(5):
+            once()
 
 
 def test_an_epoch_can_be_left_early():

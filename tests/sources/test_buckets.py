@@ -300,6 +300,26 @@ def test_a_forked_child_reads_whatever_its_parent_did(s3: S3Server, bucket: str)
     assert copies() <= before + 1, "one that children share"
 
 
+def test_a_copy_of_the_library_is_not_taken_for_that_of_a_parent(s3: S3Server, bucket: str) -> None:
+    source = hr.folder(f"s3://{bucket}/data", storage_options=s3.options)
+    content = source.read_many(range(len(source)))
+
+    def read() -> bool:
+        return source.read_many(range(len(source))) == content
+
+    def read_elsewhere() -> bool:
+        number = number_of_copy()
+        os.dup2(0, number)  # so that no connection has the number that the copy had,
+        assert read()
+        os.close(number)
+        return in_child(lambda: number_of_copy() == number and read())  # and the next copy has it
+
+    def number_of_copy() -> int:
+        return int(library.library().__spec__.origin.rpartition("/")[2])
+
+    assert in_child(read_elsewhere)
+
+
 def _in_another(source: Any, answers: Any) -> None:
     found = source.read_many(range(len(source)))
     answers.put([one if isinstance(one, bytes) else repr(one) for one in found])

@@ -28,6 +28,7 @@ from headrace.sources.archives.build import build
 from headrace.sources.archives.index import Unreadable, decode
 from headrace.sources.archives.windows import Stopped
 from headrace.sources.storage import LocalStorage
+from tests.descriptors import none_left_open
 from tests.sources.archives.helpers import SIZE, image, members, write_shards, write_tar
 
 
@@ -130,9 +131,8 @@ def test_indexes_are_mapped_and_take_no_descriptors(tmp_path: Path) -> None:
     for shard in range(20):
         write_tar(tmp_path / f"{shard:02d}.tar", [(f"{at:050d}.jpg", b"%d" % at) for at in range(400)])
     hr.shards(tmp_path)
-    before = len(os.listdir("/proc/self/fd"))
-    source = hr.shards(tmp_path)
-    assert len(os.listdir("/proc/self/fd")) == before
+    with none_left_open():
+        source = hr.shards(tmp_path)
     assert Path("/proc/self/maps").read_text().count(f"{tmp_path}/") == 20
     assert source.read_many([7999]) == [b"399"]
     del source

@@ -29,6 +29,8 @@ class _State:
         """Whether somebody may have used the library in another process than this one."""
         self.spare = -1
         """A copy of it in memory, that was not loaded in this process."""
+        self.depth = 0
+        """Forks between the first process and this one."""
 
 
 _state = _State()
@@ -54,7 +56,9 @@ def _load() -> Any:
     if descriptor < 0:
         descriptor = _copy(str(original.__file__))
     try:
-        place = f"/proc/self/fd/{descriptor}"
+        # A library that was loaded under the same name is taken for this one, whatever the name stands for now; and
+        # the number may well be the one that a parent's copy had.
+        place = f"/proc/self/fd{'/.' * _state.depth}/{descriptor}"
         name = f"headrace_buckets_{os.getpid()}._obstore"
         loader = importlib.machinery.ExtensionFileLoader(name, place)
         spec = importlib.util.spec_from_file_location(name, place, loader=loader)
@@ -89,6 +93,7 @@ def _before_fork() -> None:
 
 def _in_child() -> None:
     _state.lock = threading.Lock()
+    _state.depth += 1
     _state.stale = _state.stale or _NAME in sys.modules
     _state.module = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from datetime import timedelta
@@ -159,7 +160,10 @@ def opened(root: str, options: Options) -> Opened:
 
 
 def _in_child() -> None:
+    # Clients of the parent are never freed here: to that end they would talk to threads that only the parent has, and
+    # wait for locks that these may have held.
     global _lock, _here
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_here))
     _lock, _here = threading.Lock(), {}
 
 

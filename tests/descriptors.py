@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 def open_fds() -> set[str]:
@@ -16,3 +18,13 @@ def open_fds() -> set[str]:
         except OSError:
             continue
     return {entry for entry in found if "/proc/" not in entry}
+
+
+@contextmanager
+def none_left_open(but: int = 0) -> Iterator[None]:
+    """Nothing is opened that stays open (or as little as is said). What tests before have left behind, such as idle
+    connections, may be closed meanwhile."""
+    before = open_fds()
+    yield
+    left = open_fds() - before
+    assert len(left) <= but, f"left open: {sorted(left)}"

@@ -67,6 +67,8 @@ class Batch:
     done: OrderDone | None = None
     took: float = 0.0
     """Seconds that fetching an order of it took, at most."""
+    left: list[int] = field(default_factory=list)
+    """Rows that are left to a device."""
 
 
 @dataclass
@@ -103,6 +105,10 @@ class Coordinator:
         self.horizon = 0
         """With each batch, workers are told of the one that comes so many batches after it, if that is known; 0: they
         are not."""
+        self.leave = 0.0
+        """The share of rows that is left to a device."""
+        self._owed = 0.0
+        """Of a row that was to be left, so far."""
 
     # -- draws --------------------------------------------------------------------------------------------
 
@@ -197,6 +203,10 @@ class Coordinator:
         )
         if batch.draw.words is not None:
             order.words = batch.draw.words[start : start + len(indices)].tobytes()
+        if self.leave and not again:
+            self._owed += self.leave * len(indices)
+            order.leave = int(self._owed)
+            self._owed -= order.leave
         if dress:
             self.directory.dress(order, batch.draw, again=again)
         self._next_order += 1
@@ -214,6 +224,7 @@ class Coordinator:
         batch, order = opened.batch, opened.order
         self.directory.done(order, event)
         batch.faults += [(order.start + row, reason, trace) for row, reason, trace in event.faults]
+        batch.left += [order.start + row for row in np.frombuffer(event.left, np.int64).tolist()]
         batch.open -= 1
         batch.took = max(batch.took, event.took)
         if self.rows_per_order is None:

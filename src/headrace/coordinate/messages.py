@@ -56,6 +56,8 @@ class Order(msgspec.Struct, array_like=True):
     """Samples of a batch to come, where that is known: int64 each."""
     later_batch: int = 0
     """That batch's number."""
+    leave: int = 0
+    """So many of its rows are left to a device, as far as they can be."""
 
     def index_array(self) -> NDArray[np.int64]:
         """The samples, row by row."""
@@ -94,6 +96,8 @@ class OrderDone(msgspec.Struct, tag="done", array_like=True):
     """Of each tier beside the arena that was read from: the tier, bytes, and seconds."""
     took: float = 0.0
     """Seconds from its claim until all of its rows were fetched."""
+    left: bytes = b""
+    """Rows of the order that are left to a device, int64 each."""
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True):

@@ -71,6 +71,20 @@ class RowWork:
         would be served as another."""
         return np.flatnonzero(((self.keep & _AUGMENTED) != 0) & (self.ways == RUN))
 
+    def left(self, count: int) -> NDArray[np.bool_] | None:
+        """Rows that are left to a device, if there are to be so many: the last of those of which nothing is published
+        that it would have to be made here for. None: there are none."""
+        if not count:
+            return None
+        may = np.flatnonzero(
+            self.is_decoded() & (self.ways == RUN) & ((self.keep & (_DECODED | _AUGMENTED)) == 0)
+        )
+        if not len(may):
+            return None
+        mask = np.zeros(len(self.ways), np.bool_)
+        mask[may[-count:]] = True
+        return mask
+
     def decoded(self) -> Rows:
         """Rows whose decoded form is published: they are decoded as a whole."""
         return np.flatnonzero(((self.keep & _DECODED) != 0) & self.is_decoded())

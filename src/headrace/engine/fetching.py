@@ -155,6 +155,7 @@ class FetchStage:
             ),
             faults=faults,
             words=np.frombuffer(order.words, np.int64) if order.words else None,
+            leave=None if to_disk else todo.left(order.leave),
         )
         taken: dict[int, tuple[int, int]] = {}
         work.taken = taken

@@ -107,12 +107,13 @@ class PrepareStage:
             self._disk.keep_decoded(kept)
         spent.decode = work.seconds.get(Form.DECODED, 0.0)
         spent.augment = max(0.0, taken - spent.decode)
-        spent.decoded = work.decoded
+        spent.decoded = work.decoded - len(work.left)
         spent.pixels, spent.user, spent.user_cpu = work.pixels, work.user, work.user_cpu
-        spent.prepared = int(np.count_nonzero(fetched.ways == RUN))
+        spent.prepared = int(np.count_nonzero(fetched.ways == RUN)) - len(work.left)
         spent.cpu = time.thread_time() - begun_cpu
         done.faults = [(row, f.reason, f.traceback[-_TRACE:]) for row, f in sorted(work.faults.items())]
         done.published = np.array(published, np.int64).tobytes() if published else b""
+        done.left = np.array(work.left, np.int64).tobytes() if work.left else b""
         done.spent = spent
         self._store.finished(order, done)
         return done

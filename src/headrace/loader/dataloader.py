@@ -55,6 +55,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
       False leaves all of it to the dataset (docs/dropin.md).
     - ``device``: batches come in the memory of this GPU (``"cuda"``, ``"cuda:1"``, a ``torch.device``), copied while
       the step before still runs; ``"auto"``: this process' own, or the CPU where there is none (docs/gpu.md).
+    - ``gpu_decode``: that GPU decodes JPEG images, too, as far as it is of use; a number: this share of them. Which
+      ones depends on how fast both are, and pixels differ a little by who decodes them.
     - ``snapshot_every_n_steps``: how often the states of datasets and samplers that keep one are taken, where batches
       are prepared ahead (0: never). None: with every batch if they are small. Whatever it is, a state that is
       loaded goes on exactly where it was saved; what came after the last one taken is read again.
@@ -96,6 +98,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         eviction: str | None = None,
         native: bool = True,
         device: Any = None,
+        gpu_decode: bool | float = False,
     ) -> None:
         setup = complete(
             {
@@ -129,6 +132,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
                 "eviction": eviction,
                 "native": native,
                 "device": device,
+                "gpu_decode": gpu_decode,
             },
         )
         self._make_torchs(setup)

@@ -15,7 +15,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -125,6 +125,19 @@ class Sent:
         for tensor in self._tensors:
             tensor.record_stream(stream)
         return self._value
+
+
+class Unsettled(Protocol):
+    """Stands for a batch of which something has to be done on its way, elsewhere, before the rest can be."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether ``settle`` waits for nothing."""
+        ...
+
+    def settle(self, timeout: float | None) -> Any:
+        """The batch, as a session gives it. Raises what the session would have raised."""
+        ...
 
 
 class Flight:
@@ -261,12 +274,29 @@ class Ahead:
         found = self._waiting.popleft() if self._waiting else session.next(timeout)
         if isinstance(found, Exception):
             raise found
-        if found is not None:
-            self._begin_more(session, left)
-        return found
+        if found is None:
+            return None
+        drawn, value = found
+        if hasattr(value, "settle"):
+            self._begin_more(session, left)  # (what comes after it goes on meanwhile)
+            value = value.settle(timeout)
+        self._begin_more(session, left)
+        return drawn, value
+
+    @staticmethod
+    def _settled(drawn: Any, value: Unsettled) -> tuple[Any, Any] | Exception:
+        try:
+            return drawn, value.settle(None)
+        except Exception as error:  # in its turn
+            return error
 
     def _begin_more(self, session: Any, left: int | None) -> None:
         """Begin to copy what is there. Nothing is waited for."""
+        for at, one in enumerate(self._waiting):
+            if isinstance(one, tuple) and hasattr(one[1], "settle"):
+                if not one[1].ready:
+                    break
+                self._waiting[at] = self._settled(*one)
         while len(self._waiting) < self._keeps and not self._over:
             if (left is not None and len(self._waiting) + 1 >= left) or not session.ready:
                 return

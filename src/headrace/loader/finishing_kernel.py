@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from headrace.loader.erased import Boxes
+from headrace.loader.tables import sent
 
 triton: Any
 tl: Any
@@ -41,7 +41,14 @@ def finish(
     most = 0 if boxes is None else boxes.places.shape[1]
     places = values = kinds = words = starts = pixels
     if boxes is not None:
-        places, values, kinds, words, starts = _sent(boxes, pixels.device)
+        numbers: list[Any] = [
+            boxes.words.view(np.int64),
+            boxes.starts,
+            boxes.places,
+            boxes.kinds,
+            boxes.values,
+        ]
+        words, starts, places, kinds, values = sent(numbers, pixels.device)
     size = height * width * channels
     noise = boxes is not None and bool(boxes.kinds.any())
     _finish[(triton.cdiv(size, _BLOCK), count)](
@@ -50,29 +57,6 @@ def finish(
         channels=channels, most=most, planar=planar, noise=noise, block=_BLOCK, num_warps=4,
     )  # fmt: skip
     return done
-
-
-def _sent(boxes: Boxes, device: torch.device) -> list[torch.Tensor]:
-    """The tables on the device, in one copy."""
-    parts: list[NDArray[Any]] = [
-        boxes.words.view(np.int64),
-        boxes.starts,
-        boxes.places,
-        boxes.kinds,
-        boxes.values,
-    ]
-    flat = torch.empty(sum(part.nbytes for part in parts), dtype=torch.uint8, pin_memory=True)
-    at, spans = 0, []
-    for part in parts:  # (the widest first: each lies where its numbers may)
-        flat[at : at + part.nbytes] = torch.from_numpy(np.ascontiguousarray(part).reshape(-1).view(np.uint8))
-        spans.append((at, at + part.nbytes))
-        at += part.nbytes
-    there = flat.to(device, non_blocking=True)
-    kinds = (torch.int64, torch.int64, torch.int32, torch.int32, torch.float32)
-    words, starts, places, which, values = (
-        there[first:last].view(kind) for (first, last), kind in zip(spans, kinds, strict=True)
-    )
-    return [places, values, which, words, starts]
 
 
 if triton is not None:

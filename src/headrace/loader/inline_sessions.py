@@ -29,6 +29,7 @@ class InlineSession:
     ready = False
     feed: DeviceFeed | None = None
     """See ``Hosted``."""
+    copies = 1
 
     def __init__(self, spec: LoaderSpec, book: ErrorBook, *, pins: bool) -> None:
         self._dataset, self._collate = spec.data.dataset, spec.data.collate_fn

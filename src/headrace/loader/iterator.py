@@ -17,9 +17,6 @@ from headrace.loader.ordering import Place
 from headrace.loader.sessions import SKIPPED, Session
 from headrace.loader.spec import LoaderSpec
 
-_COPIES = 1
-"""Batches whose copies to a device are begun before they are asked for."""
-
 
 class EpochIterator(Iterator[Any]):
     """What ``iter(loader)`` returns. It keeps its loader alive, and cleans up after itself when dropped."""
@@ -43,7 +40,8 @@ class EpochIterator(Iterator[Any]):
         self._asked = False
         self._broken = False
         self._promised = length
-        self._ahead = Ahead(_COPIES) if getattr(self._session, "feed", None) is not None else None
+        session = self._session
+        self._ahead = None if session is None or session.feed is None else Ahead(session.copies)
         """Batches on their way to a device."""
 
     def restart(self, place: Place, steps: int | None) -> None:

@@ -44,6 +44,8 @@ class Options:
     disk: DiskOption | None = None
     device: str | None = None
     """Where batches are to be, as the user said it; None: the CPU."""
+    gpu_decode: bool | float = False
+    """Whether images are decoded there, too; a number: so large a share of them."""
 
     def placed(self, rank: int, world_size: int, *, ordered: bool) -> Options:
         """The same at another place among the ranks."""
@@ -81,6 +83,7 @@ def read_options(
     eviction: str | None,
     native: bool,
     device: Any,
+    gpu_decode: Any,
     unknown: str = "",
 ) -> Options:
     """Check and complete headrace's own parameters.
@@ -129,6 +132,17 @@ def read_options(
         error_budget = max(1, int(error_budget * (samples or 0)))
     if seed is not None and not isinstance(seed, int):
         raise OptionError(f"seed={seed!r} is not an integer")
+    if not isinstance(gpu_decode, bool | int | float) or not 0 <= gpu_decode <= 1:
+        raise OptionError(
+            f"gpu_decode={gpu_decode!r}; write True, False, or the share of images, from 0 to 1"
+        )
+    if gpu_decode and device is None:
+        raise OptionError('gpu_decode= needs a GPU for the batches; say which with device=, or device="auto"')
+    if gpu_decode and not described:
+        raise OptionError(
+            "gpu_decode= needs a recipe: what a dataset's __getitem__ does cannot be done elsewhere. "
+            f"Describe the data as a headrace.Recipe (docs/recipes.md).{here}"
+        )
     rank, world_size = place(rank, world_size, find_rank)
     asked, sampling = sampling, _sampling(sampling, share, ordered, world_size)
     if eviction is not None and not share:
@@ -159,6 +173,7 @@ def read_options(
         asked,
         read_disk(disk),
         read_device(device),
+        gpu_decode,
     )
 
 

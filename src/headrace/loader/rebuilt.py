@@ -23,6 +23,7 @@ DEFAULTS: dict[str, Any] = {
     "eviction": None,
     "native": True,
     "device": None,
+    "gpu_decode": False,
 }
 """Of the parameters that torch does not have and that belong to the data, not to the process."""
 _COLLATE = (torch_data.default_collate, torch_data.default_convert)

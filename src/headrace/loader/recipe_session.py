@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import pickle
+import time
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,7 @@ from headrace.loader.disk_tier import use_disk
 from headrace.loader.finishing import Finisher, rows_kept
 from headrace.loader.global_random import own_randomness
 from headrace.loader.learning import Learning
+from headrace.loader.left_rows import COPIES, LeftRows, Opening
 from headrace.loader.node_staff import NodeStaff
 from headrace.loader.objects import begin_worker
 from headrace.loader.recipe_cache import RecipeCache
@@ -33,8 +36,15 @@ from headrace.loader.staffing import Staffing
 from headrace.planning import Staff
 from headrace.planning.best_effort import HORIZON
 from headrace.recipes.compile import compile_recipe
+from headrace.recipes.image.rowspec import RowSpec
 from headrace.recipes.program import Program
 from headrace.recipes.recipe import Recipe
+
+_NOT_THERE = (
+    "gpu_decode=: no image of this recipe is decoded on the GPU. It can be where JPEG images are decoded in colour, "
+    "then cropped, resized (bilinear, without antialias=True) or flipped to one size, and after that at most "
+    "normalised, laid out and erased in part (docs/gpu.md)"
+)
 
 
 class RecipeSession(Hosted):
@@ -51,9 +61,11 @@ class RecipeSession(Hosted):
         sharing: Sharing | None = None,
         learns: bool = True,
         finisher: Finisher | None = None,
+        leaves: Callable[[RowSpec], LeftRows] | None = None,
     ) -> None:
         """``sharing``: draws and cache come from the shared host. ``learns``: what it finds out is kept for the next
-        start. ``finisher``: does on a device what the recipe leaves undone."""
+        start. ``finisher``: does on a device what the recipe leaves undone. ``leaves``: makes rows of what workers
+        leave to that device, which they do then."""
         super().__init__(book, pins=pins)
         self.recipe, self.sharing, self.collator = recipe, sharing, spec.data.collator
         budgets = spec.options.budgets
@@ -84,6 +96,9 @@ class RecipeSession(Hosted):
             self.cache.plan(parts.directory, self._learning, self.workers, self.disk)
         self._seed = 0
         self._finisher = finisher
+        self.left: LeftRows | None = None
+        if leaves is not None:
+            self._leave_rows(program.left_rows, leaves)
         self._unknown = False
         """Only a first sample shows how samples look."""
         self._rows: RowBatches | None = None
@@ -145,6 +160,14 @@ class RecipeSession(Hosted):
             host.on_close = stages.close
         return host
 
+    def _leave_rows(self, rows: RowSpec | None, leaves: Callable[[RowSpec], LeftRows]) -> None:
+        """Have workers leave rows to the device."""
+        if rows is None:
+            warnings.warn(_NOT_THERE, stacklevel=2)
+            return
+        self.left, self.copies = leaves(rows), COPIES
+        self.host.coordinator.leave = self.left.division.share
+
     @property
     def workers(self) -> Staff:
         """Processes and threads at work."""
@@ -175,22 +198,28 @@ class RecipeSession(Hosted):
         """See ``Session``."""
         self._unknown = self._rows is None and self.collator is None
         self._seed = draws.seed
-        self._learning.pause()
-        self._depth.pause()
-        self.cache.check()
+        self._pause()
         super().begin(draws, following)
 
     def follow(self, draws: Draws) -> None:
         """See ``Hosted``."""
+        self._pause()
+        super().follow(draws)
+
+    def _pause(self) -> None:
+        """An epoch begins: what was measured goes on from here."""
         self._learning.pause()
         self._depth.pause()
         self.cache.check()
-        super().follow(draws)
+        if self.left is not None:
+            self.left.division.pause()
 
     def close(self) -> None:
         """See ``Session``."""
         self._learning.close(self.workers, self.layout)
         super().close()
+        if self.left is not None:
+            self.left.close()
         self._node.leave()
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:
@@ -216,14 +245,37 @@ class RecipeSession(Hosted):
             elsewhere=self._node.slowest,
         )
         self.cache.look(self.workers, self.layout)
-        value = self._placed(self._value(batch), self._finish(batch))
+        if self.left is not None:
+            waited = self.host.totals.waited + self.left.waited
+            self.host.coordinator.leave = self.left.division.taken(len(batch.draw.indices), waited)
+        if batch.left:
+            value = self._unsettled(batch)
+        else:
+            value = self._placed(self._value(batch), self._finish(batch))
         self._learning.given(len(batch.draw.indices), self.workers, self.layout)
         return batch.draw, value
 
-    def _finish(self, batch: Batch) -> Callable[[Any], Any] | None:
-        """What is left to be done with a batch once it is on its device."""
-        finisher = self._finisher
-        if finisher is None:
+    def _unsettled(self, batch: Batch) -> Any:
+        """A batch some rows of which have to be decoded first."""
+        assert self._rows is not None and self.left is not None
+        lease, self._lent = self._lease(batch), None
+        memory = self._rows.layout.views(lease, len(batch.draw.indices))[0]
+        return _Unsettled(self, batch, lease, self.left.begin(memory, batch.left))
+
+    def settle(self, batch: Batch, lease: Any, opening: Opening) -> Any:
+        """A batch all rows of which are decoded."""
+        assert self._rows is not None
+        if opening.faults:
+            batch.faults = sorted([*batch.faults, *((row, why, "") for row, why in opening.faults.items())])
+        bad = self._book.note(batch)
+        value = self._rows.value(lease, batch.draw, bad, self._seed)
+        self._lent = lease
+        return self._placed(value, self._finish(batch, opening))
+
+    def _finish(self, batch: Batch, opening: Opening | None = None) -> Callable[[Any], Any] | None:
+        """What is left to be done with a batch once it is on its device. ``opening``: rows that are decoded there."""
+        finisher, left = self._finisher, self.left
+        if finisher is None and opening is None:
             return None
         bad = sorted({row for row, *_ in batch.faults})
         rows = rows_kept(self._book.rule, bad, len(batch.draw.indices))
@@ -231,7 +283,11 @@ class RecipeSession(Hosted):
 
         def finish(value: Any) -> Any:
             pixels, rest = (value, None) if isinstance(value, torch.Tensor) else (value[0], value[1:])
-            done = finisher(pixels if batched else pixels[None], batch.draw, seed, rows)
+            done = pixels if batched else pixels[None]
+            if opening is not None and left is not None:
+                left.cut(opening, done.permute(0, 2, 3, 1), rows)
+            if finisher is not None:
+                done = finisher(done, batch.draw, seed, rows)
             done = done if batched else done[0]
             return done if rest is None else type(value)([done, *rest])
 
@@ -247,6 +303,25 @@ class RecipeSession(Hosted):
             self._give_back(batch)
             raise
         return self._rows.value(self._lease(batch), batch.draw, bad, self._seed)
+
+
+class _Unsettled:
+    """See ``Unsettled``: a batch some rows of which are being decoded on the device."""
+
+    def __init__(self, session: RecipeSession, batch: Batch, lease: Any, opening: Opening) -> None:
+        self._session, self._batch, self._lease, self._opening = session, batch, lease, opening
+
+    @property
+    def ready(self) -> bool:
+        return self._opening.ready
+
+    def settle(self, timeout: float | None) -> Any:
+        begun = time.perf_counter()
+        self._opening.wait(timeout)
+        if self._session.left is not None:
+            self._session.left.waited += time.perf_counter() - begun
+        lease, self._lease = self._lease, None
+        return self._session.settle(self._batch, lease, self._opening)
 
 
 def _start_recipe_worker(

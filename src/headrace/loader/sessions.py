@@ -45,6 +45,10 @@ class Session(Protocol):
 
     looks_ahead: bool
     """Whether it prepares the first batches of the next epoch while the present one ends."""
+    feed: DeviceFeed | None
+    """Copies batches to a device, if that is where they are to be."""
+    copies: int
+    """Batches whose copies are begun before they are asked for."""
 
     @property
     def ready(self) -> bool:
@@ -126,6 +130,8 @@ class Hosted:
     host: Host
     feed: DeviceFeed | None = None
     """Copies batches to a device, if that is where they are to be."""
+    copies = 1
+    """Batches whose copies are begun before they are asked for."""
 
     def __init__(self, book: ErrorBook, *, pins: bool) -> None:
         """``pins``: batches are handed out in page-locked memory."""

@@ -48,6 +48,10 @@ class DeviceStats(msgspec.Struct, frozen=True):
     """Of these, bytes that the job had to copy first: they did not lie in locked pages."""
     finished: tuple[str, ...]
     """Steps that are done there."""
+    decoded: int = 0
+    """Images that were decoded there."""
+    refused: int = 0
+    """Images that could not be, and were decoded by the job instead."""
 
 
 class Stats(msgspec.Struct, frozen=True):
@@ -153,6 +157,8 @@ class Stats(msgspec.Struct, frozen=True):
             )
         if self.device is not None:
             there = f"; {', '.join(self.device.finished)} done there" if self.device.finished else ""
+            if self.device.decoded:
+                there += f"; {self.device.decoded} images decoded there"
             copied = f"{show_size(self.device.copied)} of it copied by the job first"
             lines.append(f"device      {show_size(self.device.bytes)} to {self.device.name}, {copied}{there}")
         if self.shared:
@@ -205,7 +211,9 @@ def take_stats(
     feed = getattr(session, "feed", None)
     if feed is not None:
         finished = getattr(session, "finished_steps", ())
-        mine["device"] = DeviceStats(str(feed.device), feed.sent, feed.copied, finished)
+        left = session.left if isinstance(session, RecipeSession) else None
+        decoded, refused = (0, 0) if left is None else (left.decoded, left.refused)
+        mine["device"] = DeviceStats(str(feed.device), feed.sent, feed.copied, finished, decoded, refused)
     host = getattr(session, "host", None)
     disk = session.disk if isinstance(session, RecipeSession) else None
     return Stats(**mine) if host is None else _of_host(host, mine, disk)

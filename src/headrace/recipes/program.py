@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from headrace.core.forms import Form
 from headrace.core.layout import RowLayout
 from headrace.core.tree import count_leaves
+from headrace.recipes.image.rowspec import RowSpec
 
 Reserve = Callable[[Sequence[tuple[tuple[int, ...], str]]], Sequence[NDArray[Any] | None]]
 """Asks the cache for room: (shape, dtype) of each array in, a writable array or None (no room) of each out."""
@@ -54,6 +55,10 @@ class Work:
     """Room for decoded forms of single arrays, written in place by the program."""
     words: NDArray[np.int64] | None = None
     """What random numbers of each row go by; None: its index."""
+    leave: NDArray[np.bool_] | None = None
+    """Rows that are left to a device, as far as that is possible; None: there are none."""
+    left: list[int] = field(default_factory=list)
+    """Filled by the program: the rows that were."""
     beside: dict[int, Any] = field(default_factory=dict)
     """By row, where it was fetched: the bytes of a file that its target names, or why it could not be read."""
     kept: dict[int, Any] = field(default_factory=dict)
@@ -83,6 +88,7 @@ class Work:
             keep=self.keep[start:stop],
             reserve=self.reserve,
             words=None if self.words is None else self.words[start:stop],
+            leave=None if self.leave is None else self.leave[start:stop],
             beside={row - start: data for row, data in self.beside.items() if start <= row < stop},
             faults={row - start: fault for row, fault in self.faults.items() if start <= row < stop},
             taken=self.taken,
@@ -92,6 +98,7 @@ class Work:
     def merge(self, part: Work, start: int) -> None:
         """Take over what a program filled in for the rows from ``start`` on."""
         self.kept.update({start + row: value for row, value in part.kept.items()})
+        self.left += [start + row for row in part.left]
         self.faults.update({start + row: fault for row, fault in part.faults.items()})
         self.decoded += part.decoded
         self.pixels += part.pixels
@@ -114,6 +121,11 @@ class Program(Protocol):
     @property
     def layout(self) -> RowLayout | None:
         """The rows that ``run`` writes; None while unknown (user code decides, and has not run yet)."""
+        ...
+
+    @property
+    def left_rows(self) -> RowSpec | None:
+        """What rows that are left to a device are to become; None: none can be."""
         ...
 
     def run(self, work: Work, out: list[NDArray[Any]]) -> None:

@@ -6,6 +6,7 @@ one call still serves all of them.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.core.layout import BFLOAT16
-from headrace.recipes.image import kernels
+from headrace.recipes.image import kernels, left
 from headrace.recipes.image.framing import Framing
 from headrace.recipes.image.geometry import Geometry, Resampling
 from headrace.recipes.image.rows import Normalise
@@ -143,8 +144,51 @@ class Resample:
             self._fit(held, jobs, framing, group, (height, width, channels))
         if into is None:
             into = self._memory(group.size, height, width, channels)
+        elif group.work.leave is not None and not framing.pads and group.track is None:
+            rows = self._leave(held, jobs, group, into)
+            if rows:
+                self._write_others(held, jobs, rows, group, into)
+                return RowValues(None, block=into)
         self._write(held, jobs, framing, range(group.size), group, into)
         return RowValues(None, block=into)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether rows may be left to a device, which resamples as this does."""
+        options = self._options
+        return self.finish.plain and options["interpolation"] == "bilinear" and not options["antialias"]
+
+    def spec(self, height: int, width: int, channels: int) -> kernels.RowSpec:
+        """What rows of one size are, for whoever makes those that were left."""
+        return self._spec(height, width, channels, self.finish)
+
+    def _leave(self, held: RowValues, jobs: NDArray[Any], group: RowGroup, into: NDArray[Any]) -> list[int]:
+        """Leave the rows to a device that are to be, and can be; returns them."""
+        wanted = group.work.leave
+        if wanted is None or held.jpeg is None or held.infos is None or not self.leaves:
+            return []
+        asked = [at for at in range(group.size) if wanted[group.row(at)] and held.jpeg[at]]
+        asked = [at for at in asked if not group.failed(at)]
+        if not asked:
+            return []
+        may = left.can_be_left(held.infos[asked], [held.values[at] for at in asked], into[0].nbytes)
+        rows = [at for at, one in zip(asked, may.tolist(), strict=True) if one]
+        for at in rows:
+            left.put(into[at], held.values[at], jobs[at])
+        group.work.left += [group.row(at) for at in rows]
+        return rows
+
+    def _write_others(
+        self, held: RowValues, jobs: NDArray[Any], but: list[int], group: RowGroup, into: NDArray[Any]
+    ) -> None:
+        """All rows but some, which stand: a call for each run of them. (What is left lies together, as a rule.)"""
+        spec = self._spec(*self.finish.size(into.shape[1:]), self.finish)
+        edges = [-1, *sorted(but), group.size]
+        for before, after in itertools.pairwise(edges):
+            rows = range(before + 1, after)
+            if rows:
+                part = into[before + 1 : after]
+                self._call(held.part(rows), jobs[before + 1 : after], group.part(rows), part, spec)
 
     def _write(
         self,

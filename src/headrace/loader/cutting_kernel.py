@@ -1,0 +1,113 @@
+"""Cutting rows out of decoded images as one kernel, for all rows of a batch that were left to a device."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+import torch
+
+from headrace.loader.cuts import Cuts
+from headrace.loader.tables import sent
+
+triton: Any
+tl: Any
+try:
+    triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
+except ImportError:  # torch's own operations do the same
+    triton = tl = None
+
+_BLOCK = 1024
+
+
+def usable(into: torch.Tensor) -> bool:
+    """Whether there is a kernel for such rows (N, height, width, channels)."""
+    return triton is not None and into.is_cuda and into.is_contiguous() and into[0].numel() < 1 << 31
+
+
+def cut(images: list[torch.Tensor], cuts: Cuts, into: torch.Tensor, rows: list[int]) -> None:
+    """See ``cuts.plain_cut``. Images may lie in any way."""
+    _, height, width, channels = into.shape
+    shapes = np.array([(*image.shape[:2], *image.stride()) for image in images], np.int32)
+    places = np.array([image.data_ptr() for image in images], np.int64)
+    targets = np.array(rows, np.int32)
+    numbers = np.column_stack([cuts.bounds, cuts.flips, cuts.scales, shapes, targets]).astype(np.int32)
+    there = sent([places, np.column_stack([cuts.starts, cuts.steps]), numbers], into.device)
+    size = height * width * channels
+    _cut[(triton.cdiv(size, _BLOCK), len(images))](
+        *there, into, size, width, height,
+        columns=numbers.shape[1], channels=channels, block=_BLOCK, num_warps=4,
+    )  # fmt: skip
+
+
+if triton is not None:
+
+    @triton.jit
+    def _between(start, step, at, length, low, last, flipped):  # type: ignore[no-untyped-def]
+        """The pixel before a place, and how far from it the place is."""
+        at = tl.where(flipped > 0, length - 1 - at, at)
+        where = start + (at.to(tl.float64) + 0.5) * step - 0.5
+        where = tl.minimum(tl.maximum(where, low.to(tl.float64)), last.to(tl.float64))
+        first = where.to(tl.int32)
+        weight = ((where - first.to(tl.float64)) * 32768.0 + 0.5).to(tl.int32)
+        return first, tl.minimum(weight, 32767)
+
+    @triton.jit
+    def _blend(one, other, weight):  # type: ignore[no-untyped-def]
+        return one + (((other - one) * weight + 16384) >> 15)
+
+    @triton.jit
+    def _pixel(image, x, y, high, wide, down, across, scale, here):  # type: ignore[no-untyped-def]
+        """The mean of a square of pixels, as a number with seven places."""
+        total = tl.zeros_like(x)
+        for below in range(scale):
+            line = tl.minimum(y * scale + below, high - 1).to(tl.int64) * down
+            for right in range(scale):
+                column = tl.minimum(x * scale + right, wide - 1).to(tl.int64) * across
+                total += tl.load(image + line + column, here, 0).to(tl.int32)
+        area = scale * scale
+        return ((total + area // 2) // area) << 7
+
+    @triton.jit  # type: ignore[untyped-decorator]
+    def _cut(  # type: ignore[no-untyped-def]
+        places, reals, numbers, into, size, width, height,
+        columns: tl.constexpr, channels: tl.constexpr, block: tl.constexpr,
+    ):  # fmt: skip
+        one = tl.program_id(1)
+        at = tl.program_id(0) * block + tl.arange(0, block)
+        here = at < size
+        pixel = at // channels
+        channel = at - pixel * channels
+        line = pixel // width
+        mine = numbers + one * columns
+        scale = tl.load(mine + 6)
+        high = tl.load(mine + 7)
+        wide = tl.load(mine + 8)
+        down = tl.load(mine + 9)
+        across = tl.load(mine + 10)
+        x, to_right = _between(
+            tl.load(reals + 4 * one), tl.load(reals + 4 * one + 2), pixel - line * width, width,
+            tl.load(mine), tl.load(mine + 1), tl.load(mine + 4),
+        )  # fmt: skip
+        y, to_below = _between(
+            tl.load(reals + 4 * one + 1), tl.load(reals + 4 * one + 3), line, height,
+            tl.load(mine + 2), tl.load(mine + 3), tl.load(mine + 5),
+        )  # fmt: skip
+        image = tl.load(places + one).to(tl.pointer_type(tl.uint8))
+        image += channel.to(tl.int64) * tl.load(mine + 11)
+        right = x + (to_right > 0).to(tl.int32)
+        below = y + (to_below > 0).to(tl.int32)
+        upper = _blend(
+            _pixel(image, x, y, high, wide, down, across, scale, here),
+            _pixel(image, right, y, high, wide, down, across, scale, here),
+            to_right,
+        )
+        lower = _blend(
+            _pixel(image, x, below, high, wide, down, across, scale, here),
+            _pixel(image, right, below, high, wide, down, across, scale, here),
+            to_right,
+        )
+        value = (_blend(upper, lower, to_below) + 64) >> 7
+        row = tl.load(mine + 12).to(tl.int64)
+        tl.store(into + row * size + at, value.to(tl.uint8), here)

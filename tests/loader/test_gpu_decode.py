@@ -1,0 +1,435 @@
+"""Images that are decoded on a device: the same rows as where workers decode them, and the same words for bad ones.
+
+This machine takes the place of the device, and images are decoded in full by headrace's own kernels: so rows are the
+same to the bit where workers decode in full, too. What decodes on a GPU is looked at on one.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+import headrace as hr
+from headrace.coordinate.coordinator import Coordinator, Slot
+from headrace.coordinate.directory import Directory
+from headrace.coordinate.messages import Order
+from headrace.coordinate.row_work import RowWork
+from headrace.core.forms import CACHEABLE, Form
+from headrace.loader import choose_session, cutting_kernel
+from headrace.loader.cuts import cuts_of, plain_cut
+from headrace.loader.device_decoders import find_decoder
+from headrace.recipes.image import kernels, left
+from headrace.recipes.image.rowspec import JOB, RowSpec
+from headrace.sampling import Draw
+from tests.loader import pictures
+from tests.loader.helpers import descendants
+from tests.loader.test_finishing import Here
+
+image = hr.image
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Kernels are run by Triton's interpreter, on this machine."""
+SIZE = 64
+
+
+class Own:
+    """Decodes as a device would, with the kernels of workers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.refuse: Callable[[int], bool] = lambda number: False
+        self.error: Exception | None = None
+
+    def __call__(self, blobs: Any) -> list[torch.Tensor | None]:
+        if self.error is not None:
+            raise self.error
+        outs = [
+            np.empty((height, width, 3), np.uint8) for _, width, height, _, _ in kernels.probe_many(blobs)
+        ]
+        status = kernels.decode_many(kernels.Workspace(), blobs, None, outs)
+        found: list[torch.Tensor | None] = []
+        for out, bad in zip(outs, status.tolist(), strict=True):
+            self.count += 1
+            refused = bad or self.refuse(self.count)
+            # (planes, as those who decode on a device lay them out)
+            planes = torch.from_numpy(out).permute(2, 0, 1).contiguous()
+            found.append(None if refused else planes.permute(1, 2, 0))
+        return found
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Own:
+    """This machine takes the place of a device."""
+    found = Own()
+    monkeypatch.setattr(choose_session, "find_device", lambda name: name and torch.device("cpu"))
+    monkeypatch.setattr(choose_session, "DeviceFeed", Here)
+    monkeypatch.setattr(choose_session, "find_decoder", lambda device: found)
+    if INTERPRETED:
+        monkeypatch.setattr(cutting_kernel, "usable", lambda pixels: True)
+    return found
+
+
+def jpeg(pixels: Any, **options: Any) -> bytes:
+    memory = io.BytesIO()
+    Image.fromarray(pixels).save(memory, "JPEG", **options)
+    return memory.getvalue()
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Of all kinds: most can be left to a device, and some cannot."""
+    root, dice = tmp_path_factory.mktemp("photos"), np.random.default_rng(3)
+    paths = []
+    for number in range(64):
+        height, width = dice.integers(40, 300, 2)
+        rows, columns = np.mgrid[0:height, 0:width]
+        waves = [np.sin(rows / a + columns / b + c) for a, b, c in dice.uniform(5, 60, (3, 3))]
+        pixels = (127 + 100 * np.stack(waves, 2) + dice.normal(0, 4, (height, width, 3))).clip(0, 255)
+        pixels = pixels.astype(np.uint8)
+        path = root / f"{number:02}.{'png' if number % 16 == 5 else 'jpg'}"
+        paths.append(str(path))
+        if number % 16 == 5:
+            Image.fromarray(pixels).save(path)
+            continue
+        exif = Image.Exif()
+        exif[0x0112] = 6 if number % 16 == 7 else 1
+        shown = pixels[..., 0] if number % 16 == 9 else pixels
+        # (one is far too large for its row)
+        options = {"quality": 100} if number % 16 == 11 else {"quality": 60, "progressive": number % 16 == 13}
+        path.write_bytes(jpeg(shown, exif=exif, subsampling=number % 3, **options))
+    return paths
+
+
+def recipe(photos: list[str], *, reduce: bool = False, tail: Any = None, **more: Any) -> hr.Recipe:
+    tail = [image.normalise(MEAN, STD)] if tail is None else tail
+    steps = [image.random_resized_crop(SIZE), image.horizontal_flip(), *tail]
+    return hr.Recipe(
+        hr.files(photos, range(len(photos))), decode=image.decode(reduce=reduce), augment=steps, **more
+    )
+
+
+def batches(made: hr.Recipe, epochs: int = 2, **more: Any) -> list[Any]:
+    options: dict[str, Any] = {"batch_size": 16, "shuffle": True, "seed": 11, "num_workers": 1, **more}
+    with hr.DataLoader(made, **options) as loader:
+        return [[leaf.clone() for leaf in pictures.flat(batch)] for _ in range(epochs) for batch in loader]
+
+
+def same(ours: list[Any], theirs: list[Any], near: float = 0.0) -> None:
+    assert len(ours) == len(theirs)
+    for mine, other in zip(ours, theirs, strict=True):
+        for a, b in zip(mine, other, strict=True):
+            assert (a.dtype, a.shape, a.stride()) == (b.dtype, b.shape, b.stride())
+            assert torch.allclose(a.double(), b.double(), rtol=0, atol=near)
+
+
+THERE: dict[str, Any] = {"device": "cuda", "gpu_decode": 0.6}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"num_workers": 0},
+        {"num_workers": 2},
+        {"batch_size": None},
+        {"gpu_decode": 1.0},
+        {"gpu_decode": True},
+        {"cache": "4MiB"},
+        {"cache": "1MiB", "split": (1, 0, 0)},
+        {"in_order": False, "num_workers": 1},
+    ],
+    ids=str,
+)
+def test_rows_are_those_of_workers(photos: list[str], own: Own, more: dict[str, Any]) -> None:
+    made = recipe(photos)
+    plain = {name: value for name, value in more.items() if name != "gpu_decode"}
+    same(batches(made, **{**THERE, **more}), batches(made, **plain), 1e-6)
+    most = 128 if more.get("gpu_decode") else 80
+    assert own.count <= most
+    if "cache" not in more and more.get("gpu_decode") is not True:
+        assert own.count > 0.5 * most * 11 / 16, "as many as were to be, but for those that cannot"
+
+
+@pytest.mark.parametrize(
+    "tail", [[], [image.to_float("bfloat16"), image.random_erasing(1.0)]], ids=["bytes", "erased"]
+)
+def test_whatever_follows(photos: list[str], own: Own, tail: list[Any]) -> None:
+    made = recipe(photos, tail=tail)
+    same(batches(made, **THERE), batches(made), 1e-2 if tail else 0)
+    assert own.count
+
+
+def test_images_that_workers_would_read_at_a_fraction_of_their_size(photos: list[str], own: Own) -> None:
+    steps = [image.resize((SIZE, SIZE)), image.to_float()]
+    made = hr.Recipe(hr.files(photos), decode=image.decode(), augment=steps)
+    ours, theirs = batches(made, device="cuda", gpu_decode=1.0), batches(made)
+    apart = torch.cat([(a[0] - b[0]).abs().mean((1, 2, 3)) for a, b in zip(ours, theirs, strict=True)])
+    assert own.count and float(apart.max()) < 3 / 255, (
+        "squares of pixels are averaged, as libjpeg nearly does"
+    )
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_what_the_device_cannot_decode_is_decoded_here(photos: list[str], own: Own, every: int) -> None:
+    own.refuse = lambda number: number % every == 0
+    made = recipe(photos)
+    same(batches(made, **THERE), batches(made), 1e-6)
+    with hr.DataLoader(made, batch_size=16, num_workers=1, **THERE) as loader:
+        list(loader)
+        there = loader.stats().device
+        assert there is not None and there.refused > 0 and (there.decoded > 0) == (every > 1)
+        assert ("images decoded there" in str(loader.stats())) == (every > 1)
+
+
+@pytest.fixture
+def damaged(photos: list[str], tmp_path: Path) -> list[str]:
+    """Some images are cut off, and one is none: what a device says of them differs from what is said here."""
+    paths = list(photos)
+    for number in (2, 17, 33, 34):
+        blob = Path(photos[number]).read_bytes()
+        paths[number] = str(tmp_path / f"{number}.jpg")
+        middle = len(blob) // 2
+        Path(paths[number]).write_bytes(blob[:middle] + b"\xff\xd8\xff\xc4\x00\x01" + blob[middle + 6 :])
+    paths[40] = str(tmp_path / "none.jpg")
+    Path(paths[40]).write_bytes(b"no picture")
+    return paths
+
+
+@pytest.mark.parametrize("rule", ["skip", "substitute"])
+def test_bad_samples(damaged: list[str], own: Own, rule: str) -> None:
+    options: dict[str, Any] = {"on_error": rule, "error_budget": 20}
+    found: list[Any] = []
+    made = recipe(damaged)
+    for more in ({}, {"device": "cuda", "gpu_decode": 1.0}):
+        with hr.DataLoader(
+            made, batch_size=8, shuffle=True, seed=5, num_workers=1, **options, **more
+        ) as loader:
+            given = [[leaf.clone() for leaf in batch] for _ in range(2) for batch in loader]
+            found.append((given, [(bad.index, bad.reason) for bad in loader.bad_samples]))
+    assert found[0][1] and sorted(found[0][1]) == sorted(found[1][1]), "the same words"
+    same(found[1][0], found[0][0], 1e-6)
+
+
+def test_a_bad_sample_is_an_error_in_its_turn(damaged: list[str], own: Own) -> None:
+    made = recipe(damaged)
+
+    def run(**more: Any) -> list[Any]:
+        seen: list[Any] = []
+        with hr.DataLoader(made, batch_size=4, num_workers=1, **more) as loader:
+            iterator = iter(loader)
+            for _ in range(len(loader)):
+                try:
+                    seen.append(next(iterator)[1].tolist())
+                except hr.SampleError as error:
+                    seen.append(str(error))
+        return seen
+
+    ours, theirs = run(device="cuda", gpu_decode=1.0), run()
+    assert [str(one).splitlines()[0] for one in ours] == [str(one).splitlines()[0] for one in theirs]
+    assert any(isinstance(one, str) for one in ours)
+
+
+def test_what_fails_on_the_device_is_raised_in_the_loop(photos: list[str], own: Own) -> None:
+    own.error = RuntimeError("out of memory")
+    with hr.DataLoader(recipe(photos), batch_size=16, num_workers=1, **THERE) as loader:
+        with pytest.raises(RuntimeError, match="out of memory"):
+            list(loader)
+        own.error = None
+        assert len(list(loader)) == 4, "and the next epoch goes on"
+    assert not [one for one in threading.enumerate() if one.name == "headrace-decode"]
+
+
+def test_states_and_epochs_that_are_left_early(photos: list[str], own: Own) -> None:
+    made = recipe(photos)
+    options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 2, "num_workers": 1}
+    whole = batches(made, **options)
+    with hr.DataLoader(made, **options, **THERE) as loader:
+        iterator = iter(loader)
+        first = [[leaf.clone() for leaf in next(iterator)] for _ in range(3)]
+        state = loader.state_dict()
+        del iterator
+    with hr.DataLoader(made, **options, **THERE) as loader:
+        loader.load_state_dict(state)
+        rest = [[leaf.clone() for leaf in batch] for _ in range(2) for batch in loader]
+    same([*first, *rest], whole, 1e-6)
+
+
+def test_a_worker_that_is_killed(photos: list[str], own: Own) -> None:
+    made = recipe(photos)
+    options: dict[str, Any] = {"batch_size": 4, "shuffle": True, "seed": 2, "num_workers": 2}
+    whole, found = batches(made, **options), []
+    with hr.DataLoader(made, **options, **THERE) as loader:
+        for _ in range(2):
+            for number, batch in enumerate(loader):
+                found.append([leaf.clone() for leaf in batch])
+                if number == 3:
+                    os.kill(descendants()[0], signal.SIGKILL)
+    same(found, whole, 1e-6)
+
+
+def test_recipes_that_a_device_cannot_decode_for(photos: list[str], own: Own) -> None:
+    jitter = [image.color_jitter(0.4), image.to_float()]
+    for made in (
+        recipe(photos, tail=jitter),
+        hr.Recipe(
+            hr.files(photos), decode=image.decode(), augment=[image.resize((SIZE, SIZE), antialias=True)]
+        ),
+        hr.Recipe(hr.files(photos), decode=image.decode("L"), augment=[image.resize((SIZE, SIZE))]),
+    ):
+        with pytest.warns(UserWarning, match="gpu_decode="):
+            ours = batches(made, 1, **THERE)
+        same(ours, batches(made, 1), 1e-6)
+    assert not own.count
+
+
+@pytest.mark.parametrize(
+    ("more", "what"),
+    [
+        ({"gpu_decode": True}, "say which with device="),
+        ({"gpu_decode": 1.5, "device": "auto"}, "from 0 to 1"),
+        ({"gpu_decode": "yes", "device": "auto"}, "from 0 to 1"),
+    ],
+)
+def test_options(photos: list[str], more: dict[str, Any], what: str) -> None:
+    with pytest.raises(hr.OptionError, match=what):
+        hr.DataLoader(recipe(photos), **more)
+
+
+def test_a_dataset_is_none_of_it() -> None:
+    with pytest.raises(hr.OptionError, match="needs a recipe"):
+        hr.DataLoader([1, 2, 3], device="auto", gpu_decode=True)
+
+
+def test_without_a_gpu_it_says_nothing(photos: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    same(batches(recipe(photos), 1, device="auto", gpu_decode=True), batches(recipe(photos), 1))
+
+
+def test_without_anything_that_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision.io", None)
+    with pytest.raises(hr.OptionError, match="install the torchvision"):
+        find_decoder(torch.device("cuda"))
+
+
+# -- what rows hold ------------------------------------------------------------------------------------------
+
+
+@given(st.binary(min_size=1, max_size=200), st.integers(300, 400), st.integers(0, 2**30))
+def test_what_is_put_into_a_row_is_found_there(blob: bytes, size: int, number: int) -> None:
+    job = np.zeros((), JOB)
+    job["width"], job["box"] = number, (0.5, 1.5, 2.5, number)
+    row = np.full(size, 7, np.uint8)
+    left.put(row, blob, job)
+    found, same_job = left.get(row)
+    assert bytes(found) == blob and same_job == job
+
+
+@given(st.binary(min_size=96, max_size=400))
+def test_any_bytes_are_no_danger(content: bytes) -> None:
+    row = np.frombuffer(content, np.uint8).copy()
+    try:
+        blob, _ = left.get(row)
+    except ValueError:
+        return
+    assert 0 < len(blob) < len(row)
+
+
+@given(st.data())
+def test_cuts_are_those_of_the_kernels_of_workers(data: st.DataObject) -> None:
+    dice = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    spec = RowSpec(int(dice.integers(1, 40)), int(dice.integers(1, 40)), dct_scaling=False)
+    count = 4
+    jobs, images = np.zeros(count, JOB), []
+    for job in jobs:
+        height, width = dice.integers(1, 90, 2)
+        images.append(dice.integers(0, 256, (height, width, 3), np.uint8))
+        job["width"], job["height"], job["orientation"] = width, height, 1
+        wide, high = dice.uniform(0.3, width), dice.uniform(0.3, height)
+        job["box"] = dice.uniform(0, width - wide), dice.uniform(0, height - high), wide, high
+        x, y = dice.integers(0, width), dice.integers(0, height)
+        job["clamp"] = x, y, dice.integers(x + 1, width + 1), dice.integers(y + 1, height + 1)
+        job["hflip"], job["vflip"] = dice.integers(0, 2, 2)
+    rows = np.empty((count, *spec.shape), np.uint8)
+    assert not kernels.rows_many(kernels.Workspace(), images, jobs, rows, spec).any()
+    order = dice.permutation(count).tolist()
+    cut = cutting_kernel.cut if INTERPRETED else plain_cut
+    found = torch.zeros(count, *spec.shape, dtype=torch.uint8)
+    cut([torch.from_numpy(one) for one in images], cuts_of(jobs, spec), found, order)
+    assert (found[order].numpy() == rows).all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available() and not INTERPRETED, reason="no CUDA device")
+def test_the_kernel_does_what_the_operations_do() -> None:
+    dice = np.random.default_rng(1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    spec, jobs, images = RowSpec(48, 40), np.zeros(16, JOB), []
+    for job in jobs:
+        height, width = dice.integers(40, 500, 2)
+        images.append(
+            torch.from_numpy(dice.integers(0, 256, (3, height, width), np.uint8)).to(device).permute(1, 2, 0)
+        )
+        job["width"], job["height"], job["clamp"] = width, height, (0, 0, width, height)
+        job["box"] = 0.3, 0.7, width - 2.1, height - 3.3
+        job["hflip"], job["vflip"] = dice.integers(0, 2, 2)
+    cuts = cuts_of(jobs, spec)
+    assert set(cuts.scales.tolist()) >= {1, 2, 4}
+    ours, theirs = (torch.zeros(16, *spec.shape, dtype=torch.uint8, device=device) for _ in range(2))
+    rows = list(range(16))
+    cutting_kernel.cut(images, cuts, ours, rows)
+    plain_cut(images, cuts, theirs, rows)
+    assert int((ours.int() - theirs.int()).abs().max()) <= (1 if device.type == "cuda" else 0)
+
+
+# -- which rows are left ---------------------------------------------------------------------------------------
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 1, 2, 3]), st.integers(0, 15)), min_size=1, max_size=20),
+    st.integers(0, 25),
+)
+def test_rows_are_left_of_which_nothing_is_kept(rows: list[tuple[int, int]], count: int) -> None:
+    forms, keep = (np.array(one, np.uint8) for one in zip(*rows, strict=True))
+    indices = np.arange(len(rows)).tobytes()
+    order = Order(0, 0, 64, len(rows), 0, 0, 0, 0, indices, forms=forms.tobytes(), keep=keep.tobytes())
+    mask = RowWork(order).left(count)
+    made_here = (1 << Form.DECODED) | (1 << Form.AUGMENTED)
+    may = [at for at, (form, bits) in enumerate(rows) if form < Form.DECODED and not bits & made_here]
+    assert ([] if mask is None else np.flatnonzero(mask).tolist()) == (may[-count:] if count else [])
+
+
+@given(st.floats(0, 1), st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 9))
+def test_the_share_is_kept_over_all_orders(share: float, sizes: list[int], rows: int) -> None:
+    coordinator = Coordinator(Directory(100, dict.fromkeys(CACHEABLE, 0), 0), rows_per_order=rows)
+    coordinator.leave = share
+    left_to_it, asked = 0, 0
+
+    class Batches:
+        seed = 0
+
+        def __init__(self) -> None:
+            self.left = [Draw(0, step, np.arange(size), 0) for step, size in enumerate(sizes)]
+
+        def draw(self) -> Draw | None:
+            return self.left.pop(0) if self.left else None
+
+    coordinator.feed(Batches())
+    while (orders := coordinator.credit(Slot(0, 64))) is not None:
+        for order in orders:
+            count = len(order.index_array())
+            assert 0 <= order.leave <= count + 1
+            left_to_it += order.leave
+            asked += count
+    assert abs(left_to_it - share * asked) <= 1

@@ -41,8 +41,14 @@ test: $(VENV)/.installed  ## run the test suite
 
 azurite: .azurite/.installed
 
-test-slow: $(VENV)/.installed .azurite/.installed  ## run what takes longer: jobs on machines of their own, whole runs of several jobs, the papers' experiments
+# Triton, whose interpreter runs the kernels of GPUs here. (The CPU build of torch does not bring it along.)
+.triton/.installed: | $(VENV)/bin/python
+	@if $(PIP) install --no-deps --upgrade --target .triton triton==3.9.0; then touch $@; \
+	else echo "triton cannot be installed: kernels of GPUs are not tested"; fi
+
+test-slow: $(VENV)/.installed .azurite/.installed .triton/.installed  ## run what takes longer: jobs on machines of their own, whole runs of several jobs, the papers' experiments
 	$(BIN)/python -m pytest $(PARALLEL) -m slow $(PYTEST_ARGS)
+	test ! -e .triton/.installed || TRITON_INTERPRET=1 PYTHONPATH=.triton $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) tests/loader/test_kernels.py
 
 # Trainers are large, so they have an environment of their own.
 .venv-trainers/bin/python: | system
@@ -126,5 +132,5 @@ soak: $(VENV)/.installed  ## kill hosts, workers and jobs that share at random, 
 	HEADRACE_SOAK=$(or $(SOAK),34) $(BIN)/python -m pytest tests/faults/test_sharing.py -k at_random -q
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .venv-* .azurite build dist .data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-* .azurite .triton build dist .data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name '*.so' -path './src/*' -delete

@@ -28,7 +28,7 @@ from headrace.coordinate.directory import Directory
 from headrace.coordinate.messages import Order
 from headrace.coordinate.row_work import RowWork
 from headrace.core.forms import CACHEABLE, Form
-from headrace.loader import choose_session, cutting_kernel
+from headrace.loader import choose_session
 from headrace.loader.cuts import cuts_of, plain_cut
 from headrace.loader.device_decoders import find_decoder
 from headrace.recipes.image import kernels, left
@@ -40,8 +40,6 @@ from tests.loader.test_finishing import Here
 
 image = hr.image
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Kernels are run by Triton's interpreter, on this machine."""
 SIZE = 64
 
 
@@ -77,8 +75,6 @@ def own(monkeypatch: pytest.MonkeyPatch) -> Own:
     monkeypatch.setattr(choose_session, "find_device", lambda name: name and torch.device("cpu"))
     monkeypatch.setattr(choose_session, "DeviceFeed", Here)
     monkeypatch.setattr(choose_session, "find_decoder", lambda device: found)
-    if INTERPRETED:
-        monkeypatch.setattr(cutting_kernel, "usable", lambda pixels: True)
     return found
 
 
@@ -365,32 +361,9 @@ def test_cuts_are_those_of_the_kernels_of_workers(data: st.DataObject) -> None:
     rows = np.empty((count, *spec.shape), np.uint8)
     assert not kernels.rows_many(kernels.Workspace(), images, jobs, rows, spec).any()
     order = dice.permutation(count).tolist()
-    cut = cutting_kernel.cut if INTERPRETED else plain_cut
     found = torch.zeros(count, *spec.shape, dtype=torch.uint8)
-    cut([torch.from_numpy(one) for one in images], cuts_of(jobs, spec), found, order)
+    plain_cut([torch.from_numpy(one) for one in images], cuts_of(jobs, spec), found, order)
     assert (found[order].numpy() == rows).all()
-
-
-@pytest.mark.skipif(not torch.cuda.is_available() and not INTERPRETED, reason="no CUDA device")
-def test_the_kernel_does_what_the_operations_do() -> None:
-    dice = np.random.default_rng(1)
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    spec, jobs, images = RowSpec(48, 40), np.zeros(16, JOB), []
-    for job in jobs:
-        height, width = dice.integers(40, 500, 2)
-        images.append(
-            torch.from_numpy(dice.integers(0, 256, (3, height, width), np.uint8)).to(device).permute(1, 2, 0)
-        )
-        job["width"], job["height"], job["clamp"] = width, height, (0, 0, width, height)
-        job["box"] = 0.3, 0.7, width - 2.1, height - 3.3
-        job["hflip"], job["vflip"] = dice.integers(0, 2, 2)
-    cuts = cuts_of(jobs, spec)
-    assert set(cuts.scales.tolist()) >= {1, 2, 4}
-    ours, theirs = (torch.zeros(16, *spec.shape, dtype=torch.uint8, device=device) for _ in range(2))
-    rows = list(range(16))
-    cutting_kernel.cut(images, cuts, ours, rows)
-    plain_cut(images, cuts, theirs, rows)
-    assert int((ours.int() - theirs.int()).abs().max()) <= (1 if device.type == "cuda" else 0)
 
 
 # -- which rows are left ---------------------------------------------------------------------------------------

@@ -1,0 +1,70 @@
+"""Kernels of GPUs: they do what torch's own operations do in their place. Without a GPU, Triton's interpreter runs
+them: ``make test-slow`` sees to that."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import headrace as hr
+from headrace.loader import cutting_kernel, finishing_kernel
+from headrace.loader.cuts import cuts_of, plain_cut
+from headrace.loader.finishing import Finisher, divide, plain_finish
+from headrace.recipes.image.rowspec import JOB, RowSpec
+from headrace.sampling import Draw
+from tests.loader.test_finishing import TAILS
+
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and finishing_kernel.triton is not None
+pytestmark = pytest.mark.skipif(
+    not torch.cuda.is_available() and not _INTERPRETED,
+    reason="no CUDA device (make test-slow runs it without)",
+)
+DEVICE = torch.device("cpu" if _INTERPRETED else "cuda")
+
+
+@pytest.mark.parametrize("tail", TAILS)
+def test_finishing(tail: str) -> None:
+    rows, height, width = 5, 12, 17
+    made = hr.Recipe(hr.synthetic.source(rows), decode=hr.image.decode(), augment=TAILS[tail])
+    _, steps = divide(made)
+    assert steps is not None
+    finisher = Finisher(steps, DEVICE)
+    dice = np.random.default_rng(0)
+    pixels = torch.from_numpy(dice.integers(0, 256, (rows, height, width, 3), np.uint8)).to(DEVICE)
+    boxes = None
+    if steps.erasing:
+        boxes = finisher.boxes(height, width, 3, Draw(0, 0, np.arange(rows), 0), 7, None)
+    scale, bias = (torch.from_numpy(one).to(DEVICE) for one in steps.normalise.factors(3))
+    dtype = {"float32": torch.float32, "float16": torch.float16}.get(steps.normalise.dtype, torch.bfloat16)
+    for planar in (False, True):
+        given: Any = (pixels, scale, bias, dtype, boxes, planar)
+        ours, theirs = finishing_kernel.finish(*given), plain_finish(*given)
+        assert (ours.dtype, ours.shape, ours.stride()) == (theirs.dtype, theirs.shape, theirs.stride())
+        near = {torch.bfloat16: 1 / 128, torch.float16: 1 / 1024}.get(dtype, 1e-5)
+        assert torch.allclose(ours.double(), theirs.double(), rtol=near, atol=near / 8)
+
+
+def test_cutting() -> None:
+    dice = np.random.default_rng(1)
+    spec, jobs, images = RowSpec(48, 40), np.zeros(16, JOB), []
+    for number, job in enumerate(jobs):
+        height, width = dice.integers(40, 500, 2)
+        planes = torch.from_numpy(dice.integers(0, 256, (3, height, width), np.uint8)).to(DEVICE)
+        lies = planes.permute(1, 2, 0)
+        images.append(lies.contiguous() if number % 2 else lies)
+        job["width"], job["height"], job["clamp"] = width, height, (0, 0, width, height)
+        job["box"] = 0.3, 0.7, width - 2.1, height - 3.3
+        job["hflip"], job["vflip"] = dice.integers(0, 2, 2)
+    cuts = cuts_of(jobs, spec)
+    assert set(cuts.scales.tolist()) >= {1, 2, 4}
+    ours, theirs = (torch.zeros(20, *spec.shape, dtype=torch.uint8, device=DEVICE) for _ in range(2))
+    rows = dice.permutation(20)[:16].tolist()
+    cutting_kernel.cut(images, cuts, ours, rows)
+    plain_cut(images, cuts, theirs, rows)
+    # (a GPU multiplies and adds in one, so that a place may be rounded to the next number)
+    assert int((ours.int() - theirs.int()).abs().max()) <= (0 if _INTERPRETED else 1)
+    assert not ours[[row for row in range(20) if row not in rows]].any()

@@ -29,7 +29,7 @@ from headrace.coordinate.messages import Order
 from headrace.coordinate.row_work import RowWork
 from headrace.core.forms import CACHEABLE, Form
 from headrace.loader import choose_session
-from headrace.loader.cuts import cuts_of, plain_cut
+from headrace.loader.cuts import Pictures, cuts_of, plain_cut
 from headrace.loader.device_decoders import find_decoder
 from headrace.recipes.image import kernels, left
 from headrace.recipes.image.rowspec import JOB, RowSpec
@@ -297,6 +297,8 @@ def test_recipes_that_a_device_cannot_decode_for(photos: list[str], own: Own) ->
         ({"gpu_decode": True}, "say which with device="),
         ({"gpu_decode": 1.5, "device": "auto"}, "from 0 to 1"),
         ({"gpu_decode": "yes", "device": "auto"}, "from 0 to 1"),
+        ({"gpu_cache": "1GiB"}, "gpu_cache= needs a GPU"),
+        ({"gpu_cache": "much", "device": "auto"}, "gpu_cache='much' is not a size"),
     ],
 )
 def test_options(photos: list[str], more: dict[str, Any], what: str) -> None:
@@ -320,27 +322,100 @@ def test_without_anything_that_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
         find_decoder(torch.device("cuda"))
 
 
+# -- images that stay there ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"num_workers": 0}, {"num_workers": 2}, {"batch_size": None}], ids=str)
+def test_what_is_there_is_not_decoded_again(photos: list[str], own: Own, more: dict[str, Any]) -> None:
+    made = recipe(photos)
+    there = {"device": "cuda", "gpu_cache": "64MiB", "gpu_decode": 1.0, **more}
+    same(batches(made, 4, **there), batches(made, 4, **more), 1e-6)
+    room = SIZE * SIZE * 3 - 128
+    can = sum(n % 16 not in (5, 7, 9) and Path(path).stat().st_size < room for n, path in enumerate(photos))
+    assert own.count <= can + 8, "but for what was asked for before it was there"
+    options: dict[str, Any] = {"batch_size": 16, "shuffle": True, "num_workers": 1, **there}
+    with hr.DataLoader(made, **options) as loader:
+        for _ in range(3):
+            list(loader)
+        found = loader.stats().device
+        assert found is not None and found.held == can and found.hits >= can
+        sides = [Image.open(path).size for n, path in enumerate(photos) if n % 16 not in (5, 7, 9)]
+        assert 0 < found.held_bytes <= sum(3 * width * height + 256 for width, height in sides), "each once"
+        assert "images held there" in str(loader.stats())
+
+
+def test_batches_of_what_is_there_are_not_copied(photos: list[str], own: Own) -> None:
+    some = [path for number, path in enumerate(photos) if number % 16 not in (5, 7, 9, 11)]
+    made = recipe(some)
+    with hr.DataLoader(made, batch_size=16, num_workers=1, device="cuda", gpu_cache="64MiB") as loader:
+        sent = []
+        for _ in range(12):
+            list(loader)
+            spent, found = loader.stats(), loader.stats().device
+            assert found is not None
+            sent.append((found.hits, spent.fetched_samples))
+        assert found.held == len(some)
+        assert sent[-1][0] - sent[-2][0] == len(some) and sent[-1][1] == sent[-2][1], "nothing is read either"
+
+
+def test_a_cache_that_is_too_small(photos: list[str], own: Own) -> None:
+    made = recipe(photos)
+    same(batches(made, 4, device="cuda", gpu_cache="400KiB"), batches(made, 4), 1e-6)
+    with hr.DataLoader(made, batch_size=16, num_workers=1, device="cuda", gpu_cache="400KiB") as loader:
+        for _ in range(4):
+            list(loader)
+        found = loader.stats().device
+        assert found is not None and 0 < found.held < 40 and found.held_bytes <= 400 << 10
+        before = own.count
+        list(loader)
+        list(loader)
+        assert own.count == before, "once it is full, the device decodes no more than it is to"
+
+
+def test_a_cache_beside_one_in_memory(photos: list[str], own: Own) -> None:
+    made = recipe(photos)
+    for more in ({"cache": "64MiB"}, {"cache": "1MiB", "split": (1, 0, 0)}):
+        same(batches(made, 4, device="cuda", gpu_cache="1MiB", **more), batches(made, 4, **more), 1e-6)
+
+
+def test_images_that_are_padded_are_not_held(photos: list[str], own: Own) -> None:
+    steps = [image.resize(80), image.center_crop(64), image.to_float()]
+    made = hr.Recipe(hr.files(photos), decode=image.decode(reduce=False), augment=steps)
+    same(batches(made, 3, device="cuda", gpu_cache="8MiB", gpu_decode=1.0), batches(made, 3), 1e-6)
+    assert own.count > 64, "each time anew"
+
+
+def test_bad_samples_beside_images_that_are_there(damaged: list[str], own: Own) -> None:
+    made = recipe(damaged)
+    for rule in ("skip", "substitute"):
+        options: dict[str, Any] = {"on_error": rule, "error_budget": 20, "batch_size": 8}
+        same(batches(made, 3, device="cuda", gpu_cache="64MiB", **options), batches(made, 3, **options), 1e-6)
+
+
 # -- what rows hold ------------------------------------------------------------------------------------------
 
 
-@given(st.binary(min_size=1, max_size=200), st.integers(300, 400), st.integers(0, 2**30))
-def test_what_is_put_into_a_row_is_found_there(blob: bytes, size: int, number: int) -> None:
-    job = np.zeros((), JOB)
-    job["width"], job["box"] = number, (0.5, 1.5, 2.5, number)
-    row = np.full(size, 7, np.uint8)
-    left.put(row, blob, job)
-    found, same_job = left.get(row)
-    assert bytes(found) == blob and same_job == job
+@given(
+    st.lists(st.binary(max_size=200), min_size=1, max_size=5), st.integers(300, 400), st.integers(0, 2**30)
+)
+def test_what_is_put_into_rows_is_found_there(blobs: list[bytes], size: int, number: int) -> None:
+    memory = np.full((len(blobs) + 1, size), 7, np.uint8)
+    jobs = np.zeros(len(blobs), JOB)
+    jobs["width"], jobs["box"] = number, (0.5, 1.5, 2.5, number)
+    for row, (blob, job) in enumerate(zip(blobs, jobs, strict=True)):
+        left.put(memory[row], blob or left.Held(3, 4), job)
+    nbytes, found = left.get(memory, np.arange(len(blobs)))
+    assert nbytes.tolist() == [len(blob) for blob in blobs] and (found == jobs).all()
+    for row, blob in enumerate(blobs):
+        assert bytes(left.bytes_of(memory, row, len(blob))) == blob
+    assert (memory[-1] == 7).all()
 
 
 @given(st.binary(min_size=96, max_size=400))
 def test_any_bytes_are_no_danger(content: bytes) -> None:
-    row = np.frombuffer(content, np.uint8).copy()
-    try:
-        blob, _ = left.get(row)
-    except ValueError:
-        return
-    assert 0 < len(blob) < len(row)
+    memory = np.frombuffer(content, np.uint8).copy()[None]
+    nbytes, _ = left.get(memory, np.array([0]))
+    assert int(nbytes[0]) < memory.shape[1]
 
 
 @given(st.data())
@@ -362,7 +437,7 @@ def test_cuts_are_those_of_the_kernels_of_workers(data: st.DataObject) -> None:
     assert not kernels.rows_many(kernels.Workspace(), images, jobs, rows, spec).any()
     order = dice.permutation(count).tolist()
     found = torch.zeros(count, *spec.shape, dtype=torch.uint8)
-    plain_cut([torch.from_numpy(one) for one in images], cuts_of(jobs, spec), found, order)
+    plain_cut(Pictures.of([torch.from_numpy(one) for one in images]), cuts_of(jobs, spec), found, order)
     assert (found[order].numpy() == rows).all()
 
 
@@ -370,17 +445,32 @@ def test_cuts_are_those_of_the_kernels_of_workers(data: st.DataObject) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([0, 1, 2, 3]), st.integers(0, 15)), min_size=1, max_size=20),
+    st.lists(
+        st.tuples(st.sampled_from([0, 1, 2, 3]), st.integers(0, 15), st.booleans()), min_size=1, max_size=20
+    ),
     st.integers(0, 25),
 )
-def test_rows_are_left_of_which_nothing_is_kept(rows: list[tuple[int, int]], count: int) -> None:
-    forms, keep = (np.array(one, np.uint8) for one in zip(*rows, strict=True))
+def test_rows_are_left_of_which_nothing_is_kept(rows: list[tuple[int, int, bool]], count: int) -> None:
+    forms, keep, held = (np.array(one, np.uint8) for one in zip(*rows, strict=True))
     indices = np.arange(len(rows)).tobytes()
     order = Order(0, 0, 64, len(rows), 0, 0, 0, 0, indices, forms=forms.tobytes(), keep=keep.tobytes())
-    mask = RowWork(order).left(count)
     made_here = (1 << Form.DECODED) | (1 << Form.AUGMENTED)
-    may = [at for at, (form, bits) in enumerate(rows) if form < Form.DECODED and not bits & made_here]
+    may = [at for at, (form, bits, _) in enumerate(rows) if form < Form.DECODED and not bits & made_here]
+    mask = RowWork(order).left(count)
     assert ([] if mask is None else np.flatnonzero(mask).tolist()) == (may[-count:] if count else [])
+    work = RowWork(order)
+    there = work.are_held(held > 0).tolist()
+    assert there == [
+        at
+        for at, (form, bits, one) in enumerate(rows)
+        if one and form != Form.AUGMENTED and not bits & (1 << Form.AUGMENTED)
+    ]
+    assert not set(there) & {*work.cached().tolist(), *work.missing().tolist()}, "nothing is fetched for them"
+    mask = work.left(count)
+    others = [at for at in may if at not in there]
+    assert ([] if mask is None else np.flatnonzero(mask).tolist()) == sorted(
+        there + (others[-count:] if count else [])
+    )
 
 
 @given(st.floats(0, 1), st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 9))

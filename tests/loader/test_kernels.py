@@ -12,7 +12,7 @@ import torch
 
 import headrace as hr
 from headrace.loader import cutting_kernel, finishing_kernel
-from headrace.loader.cuts import cuts_of, plain_cut
+from headrace.loader.cuts import Pictures, cuts_of, plain_cut
 from headrace.loader.finishing import Finisher, divide, plain_finish
 from headrace.recipes.image.rowspec import JOB, RowSpec
 from headrace.sampling import Draw
@@ -63,8 +63,8 @@ def test_cutting() -> None:
     assert set(cuts.scales.tolist()) >= {1, 2, 4}
     ours, theirs = (torch.zeros(20, *spec.shape, dtype=torch.uint8, device=DEVICE) for _ in range(2))
     rows = dice.permutation(20)[:16].tolist()
-    cutting_kernel.cut(images, cuts, ours, rows)
-    plain_cut(images, cuts, theirs, rows)
+    cutting_kernel.cut(Pictures.of(images), cuts, ours, rows)
+    plain_cut(Pictures.of(images), cuts, theirs, rows)
     # (a GPU multiplies and adds in one, so that a place may be rounded to the next number)
     assert int((ours.int() - theirs.int()).abs().max()) <= (0 if _INTERPRETED else 1)
     assert not ours[[row for row in range(20) if row not in rows]].any()

@@ -13,13 +13,13 @@ REST, COPY, DECODE, RUN = range(4)
 """What is done with a row: nothing beyond fetching; copy its augmented form; decode it; run the program."""
 _ENCODED, _DECODED, _AUGMENTED = (1 << form for form in (Form.ENCODED, Form.DECODED, Form.AUGMENTED))
 # Plain numbers: numpy takes long over enumerations.
-_IS_NONE, _IS_DECODED, _IS_AUGMENTED = (int(form) for form in (Form.NONE, Form.DECODED, Form.AUGMENTED))
+_IS_NONE, _IS_ENCODED, _IS_DECODED, _IS_AUGMENTED = (int(form) for form in Form)
 
 
 class RowWork:
     """What is to be done with the rows of one order."""
 
-    __slots__ = ("_needed", "forms", "keep", "ways")
+    __slots__ = ("_held", "_needed", "forms", "keep", "ways")
 
     def __init__(self, order: Order, *, makes_rows: bool = True) -> None:
         """``makes_rows``: whether samples can be made as rows of a layout that is known. Where they are collated, the
@@ -31,6 +31,8 @@ class RowWork:
         """In which each row enters. An array of its own, to be changed as rows are fetched."""
         self.keep: NDArray[np.uint8] = keep
         ready = forms == _IS_AUGMENTED
+        self._held: NDArray[np.bool_] | None = None
+        """Rows whose image is on a device."""
         self._needed: NDArray[np.bool_] | None = None
         """Rows that need an input; None: all."""
         if not order.fill:
@@ -71,18 +73,30 @@ class RowWork:
         would be served as another."""
         return np.flatnonzero(((self.keep & _AUGMENTED) != 0) & (self.ways == RUN))
 
+    def are_held(self, rows: NDArray[np.bool_]) -> Rows:
+        """A device holds the images of these rows. Those of them that are left to it, for which nothing is fetched
+        then, are returned: all that are to be run, but for what is published."""
+        held = rows & (self.ways == RUN) & ((self.keep & _AUGMENTED) == 0)
+        self._held = held
+        self._needed = ~held if self._needed is None else self._needed & ~held
+        self.forms[held] = _IS_ENCODED
+        return np.flatnonzero(held)
+
     def left(self, count: int) -> NDArray[np.bool_] | None:
-        """Rows that are left to a device, if there are to be so many: the last of those of which nothing is published
-        that it would have to be made here for. None: there are none."""
-        if not count:
-            return None
-        may = np.flatnonzero(
-            self.is_decoded() & (self.ways == RUN) & ((self.keep & (_DECODED | _AUGMENTED)) == 0)
-        )
-        if not len(may):
-            return None
+        """Rows that are left to a device, if there are to be so many: those that it holds, and the last of those of
+        which nothing is published that it would have to be made here for. None: there are none."""
+        if self._held is not None and self._held.any():
+            return self._held | self._chosen(count, but=self._held)
+        chosen = self._chosen(count, but=None) if count else None
+        return chosen if chosen is not None and chosen.any() else None
+
+    def _chosen(self, count: int, but: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
         mask = np.zeros(len(self.ways), np.bool_)
-        mask[may[-count:]] = True
+        may = self.is_decoded() & (self.ways == RUN) & ((self.keep & (_DECODED | _AUGMENTED)) == 0)
+        if but is not None:
+            may &= ~but
+        if count:
+            mask[np.flatnonzero(may)[-count:]] = True
         return mask
 
     def decoded(self) -> Rows:

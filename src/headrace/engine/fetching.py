@@ -21,12 +21,14 @@ from headrace.engine.board import Claim
 from headrace.engine.bodies import Layouts
 from headrace.engine.disk_stage import DiskStage
 from headrace.engine.gate import Gate
+from headrace.engine.held import HeldSamples
 from headrace.engine.mask_files import MaskFiles
 from headrace.engine.publishing import Published, Publisher
 from headrace.engine.reader import Reader
 from headrace.engine.store import Store
 from headrace.planning import Spent
 from headrace.planning.window import SharedTime
+from headrace.recipes.image.left import Held
 from headrace.recipes.program import Fault, Work
 from headrace.sources.source import Source
 
@@ -67,10 +69,12 @@ class FetchStage:
         masks: MaskFiles | None = None,
         gate: Gate | None = None,
         disk: DiskStage | None = None,
+        held: HeldSamples | None = None,
     ) -> None:
         """``collates``: samples are collated, and do not become rows. ``masks``: reads the files that targets name,
         where they do. ``gate``: told what is being read, in a worker. ``disk``: the tier below the cache, if there is
-        one."""
+        one. ``held``: samples that need not be fetched, as a device holds them."""
+        self._held = held
         self._reader = Reader(source, gate)
         self._masks, self._disk = masks, disk
         self._time, self._timing = SharedTime(), threading.Lock()
@@ -114,6 +118,12 @@ class FetchStage:
         todo = RowWork(order, makes_rows=self._makes_rows(order))
         forms, keep, ways = todo.forms, todo.keep, todo.ways
         inputs: list[Any] = [None] * count
+        held = np.empty(0, np.intp)
+        if self._held is not None and not order.fill:
+            sides = self._held.sides(indices)
+            held = todo.are_held(sides[:, 0] > 0)
+            for row, (height, width) in zip(held.tolist(), sides[held].tolist(), strict=True):
+                inputs[row] = Held(height, width)
         faults: dict[int, Fault] = {}
         cached = todo.cached()
         if len(cached):
@@ -155,11 +165,12 @@ class FetchStage:
             ),
             faults=faults,
             words=np.frombuffer(order.words, np.int64) if order.words else None,
-            leave=None if to_disk else todo.left(order.leave),
+            leave=todo.left(0 if to_disk else order.leave),
         )
         taken: dict[int, tuple[int, int]] = {}
         work.taken = taken
         work.keep[list(to_disk)] = True
+        work.keep[held] = False
         if self._masks is not None:
             work.beside, seconds = self._masks.read(
                 indices, np.flatnonzero(ways == RUN).tolist(), patient=not order.fill

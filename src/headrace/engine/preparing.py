@@ -108,7 +108,8 @@ class PrepareStage:
         spent.decode = work.seconds.get(Form.DECODED, 0.0)
         spent.augment = max(0.0, taken - spent.decode)
         spent.decoded = work.decoded - len(work.left)
-        spent.pixels, spent.user, spent.user_cpu = work.pixels, work.user, work.user_cpu
+        spent.pixels = work.pixels * spent.decoded // max(work.decoded, 1)
+        spent.user, spent.user_cpu = work.user, work.user_cpu
         spent.prepared = int(np.count_nonzero(fetched.ways == RUN)) - len(work.left)
         spent.cpu = time.thread_time() - begun_cpu
         done.faults = [(row, f.reason, f.traceback[-_TRACE:]) for row, f in sorted(work.faults.items())]

@@ -16,6 +16,7 @@ from headrace.engine.disk_stage import DiskStage
 from headrace.engine.fetching import Fetched, FetchStage
 from headrace.engine.gate import Gate
 from headrace.engine.gil import GilProbe
+from headrace.engine.held import HeldSamples
 from headrace.engine.mask_files import MaskFiles
 from headrace.engine.preparing import Collator, PrepareStage
 from headrace.engine.store import Store
@@ -38,15 +39,17 @@ class RowStages:
         place: Place | None = None,
         gate: Gate | None = None,
         disk: DiskStage | None = None,
+        held: HeldSamples | None = None,
     ) -> None:
         """``masks``: reads the files that targets name, where they do. ``place``: where slots are, if not in the
-        arena. ``gate``: told what is being read, in a worker. ``disk``: the tier below the cache, if there is one."""
+        arena. ``gate``: told what is being read, in a worker. ``disk``: the tier below the cache, if there is one.
+        ``held``: samples that a device holds."""
         self._arena, self._disk = arena, disk
         self.store = store
         layouts = Layouts(layout, targets=source.targets is not None)
         collates = collator is not None
         self._fetching = FetchStage(
-            source, store, layouts, collates=collates, masks=masks, gate=gate, disk=disk
+            source, store, layouts, collates=collates, masks=masks, gate=gate, disk=disk, held=held
         )
         self.ahead = (
             AheadCopies(source, disk) if disk is not None and gate is not None and disk.copies else None

@@ -13,6 +13,7 @@ from headrace.engine.board import Board
 from headrace.engine.deciding import Decider
 from headrace.engine.disk_stage import DiskStage, DiskUse
 from headrace.engine.gate import Gate
+from headrace.engine.held import HeldSamples
 from headrace.engine.link import Link
 from headrace.engine.mask_files import MaskFiles
 from headrace.engine.pipeline import RowPipeline
@@ -45,6 +46,8 @@ class RecipeTask:
     """The rank's among those who prepare on this machine."""
     disk: DiskUse | None = None
     """The disk tier, if the job uses one."""
+    held: tuple[int, int] | None = None
+    """Where in the arena it stands which samples a device holds, if one does."""
 
     def compile(self) -> Program:
         """A program for one thread."""
@@ -56,7 +59,10 @@ class RecipeTask:
         masks = MaskFiles(self.recipe, gate) if self.recipe.followers else None
         source = self.recipe.source
         disk = None if self.disk is None else DiskStage(self.disk, source)
-        return RowStages(source, arena, board, store, self.layout, self.collator, masks, gate=gate, disk=disk)
+        held = None if self.held is None else HeldSamples(arena, self.held, len(source))
+        return RowStages(
+            source, arena, board, store, self.layout, self.collator, masks, gate=gate, disk=disk, held=held
+        )
 
     def start(self, link: Link) -> RowPipeline:
         """Called in a worker as it starts."""

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 
 from headrace.loader.dataset_sessions import AssignedSession, ObjectSession
 from headrace.loader.device import IN_FLIGHT, DeviceFeed, find_device
+from headrace.loader.device_cache import cache_bytes
 from headrace.loader.device_decoders import find_decoder
 from headrace.loader.finishing import Finisher, divide
 from headrace.loader.inline_sessions import InlineIterableSession, InlineSession
 from headrace.loader.learning import first_here
-from headrace.loader.left_rows import LeftRows
+from headrace.loader.left_rows import Leaves
 from headrace.loader.objects import ObjectTask
 from headrace.loader.pinning import wants_pinning
 from headrace.loader.recipe_session import RecipeSession
@@ -86,9 +86,10 @@ def _recipe_session(
     if device is not None and spec.data.collator is None:
         recipe, tail = divide(recipe)
         finisher = None if tail is None else Finisher(tail, device)
-    if device is not None and options.gpu_decode:
-        decoder = find_decoder(device)
-        leaves = functools.partial(LeftRows, decoder=decoder, device=device, share=options.gpu_decode)
+    if device is not None and (options.gpu_decode or options.gpu_cache):
+        leaves = Leaves(
+            device, find_decoder(device), options.gpu_decode, cache_bytes(options.gpu_cache, device)
+        )
     first = first_here(options.rank)
     if first and isinstance(recipe.decoder, Decode):
         kernels.say_slow_path()  # here and not in the kernels, which every worker has

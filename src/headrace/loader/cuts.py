@@ -7,6 +7,7 @@ pixels are averaged here, which is nearly the same.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,11 +68,78 @@ def cuts_of(jobs: NDArray[Any], spec: RowSpec) -> Cuts:
     )
 
 
-def plain_cut(images: list[torch.Tensor], cuts: Cuts, into: torch.Tensor, rows: list[int]) -> None:
-    """Cut each of the images (uint8; height, width, channels) into its row of ``into`` (rows, height, width,
-    channels), in torch's own operations."""
+@dataclass
+class Pictures:
+    """Images in the memory of a device: bytes, of three channels."""
+
+    places: NDArray[np.int64]
+    """Addresses."""
+    shapes: NDArray[np.int32]
+    """Height, width, and how far apart lines, columns and channels are."""
+    tensors: list[torch.Tensor]
+    """What keeps their memory, if nothing else does."""
+
+    @classmethod
+    def of(cls, images: list[torch.Tensor]) -> Pictures:
+        """Images (height, width, channels) that lie in any way."""
+        shapes = [(*image.shape[:2], *image.stride()) for image in images]
+        places = [image.data_ptr() for image in images]
+        return cls(np.array(places, np.int64), np.array(shapes, np.int32).reshape(-1, 5), images)
+
+    @classmethod
+    def planes(cls, places: NDArray[np.int64], sides: NDArray[np.int32]) -> Pictures:
+        """Images whose planes lie one after the other."""
+        high, wide = sides.T
+        return cls(places, np.stack([high, wide, wide, np.ones_like(wide), high * wide], 1), [])
+
+    @classmethod
+    def together(cls, one: Pictures, other: Pictures) -> Pictures:
+        """These, and then those."""
+        return cls(
+            np.concatenate([one.places, other.places]),
+            np.concatenate([one.shapes, other.shapes]),
+            one.tensors + other.tensors,
+        )
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def part(self, which: list[int]) -> Pictures:
+        """Some of them."""
+        return Pictures(self.places[which], self.shapes[which], self.tensors)
+
+    def tensor(self, at: int, device: torch.device) -> torch.Tensor:
+        """One of them (height, width, channels)."""
+        high, wide, down, across, apart = self.shapes[at].tolist()
+        nbytes = (high - 1) * down + (wide - 1) * across + 2 * apart + 1
+        flat = memory_at(int(self.places[at]), nbytes, device)
+        return flat.as_strided((high, wide, 3), (down, across, apart))
+
+
+class _Memory:
+    """Memory of a device, as others take it up."""
+
+    def __init__(self, place: int, nbytes: int) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "data": (place, False),
+            "version": 3,
+        }
+
+
+def memory_at(place: int, nbytes: int, device: torch.device) -> torch.Tensor:
+    """Bytes at an address, for as long as whoever owns them keeps them."""
+    if device.type == "cpu":
+        return torch.from_numpy(np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(place)))
+    return torch.as_tensor(_Memory(place, nbytes), device=device)
+
+
+def plain_cut(images: Pictures, cuts: Cuts, into: torch.Tensor, rows: list[int]) -> None:
+    """Cut each of the images into its row of ``into`` (rows, height, width, channels), in torch's own operations."""
     height, width = into.shape[1:3]
-    for at, (image, row) in enumerate(zip(images, rows, strict=True)):
+    for at, row in enumerate(rows):
+        image = images.tensor(at, into.device)
         small = reduced(image, int(cuts.scales[at]))
         x, right, across = _axis(cuts, at, 0, width, image.device)
         y, below, down = _axis(cuts, at, 1, height, image.device)

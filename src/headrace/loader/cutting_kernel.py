@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from headrace.loader.cuts import Cuts
+from headrace.loader.cuts import Cuts, Pictures
 from headrace.loader.tables import sent
 
 triton: Any
@@ -26,14 +26,12 @@ def usable(into: torch.Tensor) -> bool:
     return triton is not None and into.is_cuda and into.is_contiguous() and into[0].numel() < 1 << 31
 
 
-def cut(images: list[torch.Tensor], cuts: Cuts, into: torch.Tensor, rows: list[int]) -> None:
-    """See ``cuts.plain_cut``. Images may lie in any way."""
+def cut(images: Pictures, cuts: Cuts, into: torch.Tensor, rows: list[int]) -> None:
+    """See ``cuts.plain_cut``."""
     _, height, width, channels = into.shape
-    shapes = np.array([(*image.shape[:2], *image.stride()) for image in images], np.int32)
-    places = np.array([image.data_ptr() for image in images], np.int64)
-    targets = np.array(rows, np.int32)
-    numbers = np.column_stack([cuts.bounds, cuts.flips, cuts.scales, shapes, targets]).astype(np.int32)
-    there = sent([places, np.column_stack([cuts.starts, cuts.steps]), numbers], into.device)
+    parts = [cuts.bounds, cuts.flips, cuts.scales, images.shapes, np.array(rows, np.int32)]
+    numbers = np.column_stack(parts).astype(np.int32)
+    there = sent([images.places, np.column_stack([cuts.starts, cuts.steps]), numbers], into.device)
     size = height * width * channels
     _cut[(triton.cdiv(size, _BLOCK), len(images))](
         *there, into, size, width, height,

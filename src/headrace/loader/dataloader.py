@@ -57,6 +57,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
       the step before still runs; ``"auto"``: this process' own, or the CPU where there is none (docs/gpu.md).
     - ``gpu_decode``: that GPU decodes JPEG images, too, as far as it is of use; a number: this share of them. Which
       ones depends on how fast both are, and pixels differ a little by who decodes them.
+    - ``gpu_cache``: memory of that GPU for decoded images: bytes, ``"20GiB"``, or a share of it. What is there is
+      neither read nor decoded nor copied again.
     - ``snapshot_every_n_steps``: how often the states of datasets and samplers that keep one are taken, where batches
       are prepared ahead (0: never). None: with every batch if they are small. Whatever it is, a state that is
       loaded goes on exactly where it was saved; what came after the last one taken is read again.
@@ -99,6 +101,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         native: bool = True,
         device: Any = None,
         gpu_decode: bool | float = False,
+        gpu_cache: int | float | str | None = None,
     ) -> None:
         setup = complete(
             {
@@ -133,6 +136,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
                 "native": native,
                 "device": device,
                 "gpu_decode": gpu_decode,
+                "gpu_cache": gpu_cache,
             },
         )
         self._make_torchs(setup)

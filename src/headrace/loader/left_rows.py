@@ -11,39 +11,55 @@ import contextlib
 import queue
 import threading
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from headrace.cache.arena import Arena
+from headrace.engine.held import HeldSamples
 from headrace.loader import cutting_kernel
-from headrace.loader.cuts import cuts_of, plain_cut
+from headrace.loader.cuts import Pictures, cuts_of, plain_cut
+from headrace.loader.device_cache import DeviceCache
 from headrace.loader.device_decoders import DeviceDecoder
 from headrace.planning.device_share import DeviceShare
 from headrace.recipes.image import kernels, left
-from headrace.recipes.image.rowspec import JOB, RowSpec
+from headrace.recipes.image.rowspec import RowSpec
 from headrace.recipes.program import Fault
 
 _BATCHES, _SECONDS = 8, 0.5
 """What the loop gets is looked at over so many batches, and so long a time, at least."""
+_FILLING = 0.5
+"""The share of rows that is left to a device, at least, while there is room for their images."""
+_NONE = Pictures.of([])
 COPIES = 3
 """Batches whose way to the device is begun before they are asked for, where some of their rows are decoded there."""
 
 
 class Opening:
-    """Rows of one batch that are being decoded."""
+    """Rows of one batch that are made on the device."""
 
-    def __init__(self, memory: NDArray[np.uint8], rows: list[int]) -> None:
-        """``memory``: all rows of the batch; ``rows``: those that were left."""
-        self.memory, self.rows = memory, rows
-        self.images: dict[int, torch.Tensor] = {}
-        """By row: what was decoded on the device."""
-        self.jobs: dict[int, Any] = {}
+    def __init__(
+        self, memory: NDArray[np.uint8], rows: NDArray[np.int64], samples: NDArray[np.int64]
+    ) -> None:
+        """``memory``: all rows of the batch; ``rows``: those that were left, and which samples they are."""
+        self.memory, self.rows, self.samples = memory, rows, samples
+        self.nbytes, self.jobs = left.get(memory, rows)
+        self.pictures = _NONE
+        """Images on the device, from which rows are cut,"""
+        self.cuts_from: NDArray[np.int64] = np.empty(0, np.int64)
+        """and for each of them the one of ``rows`` that it is for."""
         self.faults: dict[int, str] = {}
         """By row: why it cannot be had at all."""
         self.error: BaseException | None = None
         self._over = threading.Event()
+
+    @property
+    def whole(self) -> bool:
+        """Whether no row of the batch is made anywhere else."""
+        return len(self.pictures) == len(self.memory)
 
     @property
     def ready(self) -> bool:
@@ -92,16 +108,43 @@ class Division:
         self._since = None
 
 
+@dataclass(frozen=True)
+class Leaves:
+    """What is to be left to a device."""
+
+    device: torch.device
+    decoder: DeviceDecoder
+    share: bool | float
+    cache: int
+    """Bytes for images there."""
+
+    def room(self, arena: Arena, samples: int) -> tuple[int, int] | None:
+        """Where workers look which samples are there, if any will be."""
+        return HeldSamples.make(arena, samples) if self.cache else None
+
+    def rows(self, spec: RowSpec, arena: Arena, room: tuple[int, int] | None, samples: int) -> LeftRows:
+        """What makes rows of it."""
+        cache = None
+        if room is not None:
+            cache = DeviceCache(self.cache, samples, self.device, HeldSamples(arena, room, samples))
+        return LeftRows(spec, self.decoder, self.device, self.share, cache)
+
+
 class LeftRows:
     """Makes rows of what workers left."""
 
     def __init__(
-        self, spec: RowSpec, decoder: DeviceDecoder, device: torch.device, share: bool | float = True
+        self,
+        spec: RowSpec,
+        decoder: DeviceDecoder,
+        device: torch.device,
+        share: bool | float,
+        cache: DeviceCache | None = None,
     ) -> None:
-        """``share``: of rows that are left, as far as they can be; True: as it is of use."""
-        self._spec, self._decoder, self._device = spec, decoder, device
+        """``share``: of rows that are left, as far as they can be; True: as it is of use. ``cache``: keeps images."""
+        self._spec, self._decoder, self._device, self.cache = spec, decoder, device, cache
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self.division = Division(None if share is True else float(share))
+        self._division = Division(None if share is True else float(share))
         self._workspace = kernels.Workspace()
         self._queue: queue.SimpleQueue[Opening | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -114,9 +157,38 @@ class LeftRows:
         self.waited = 0.0
         """Seconds for which the loop waited for it."""
 
-    def begin(self, memory: NDArray[np.uint8], rows: list[int]) -> Opening:
-        """Begin to decode rows of a batch."""
-        opening = Opening(memory, sorted(rows))
+    @property
+    def share(self) -> float:
+        """Of rows that are left. More are, while there is room for their images."""
+        share = self._division.share
+        return share if self.cache is None or self.cache.full else max(share, _FILLING)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What there was of all this, for ``stats``."""
+        found = {"decoded": self.decoded, "refused": self.refused}
+        if self.cache is not None:
+            found |= {"held": self.cache.samples, "held_bytes": self.cache.bytes, "hits": self.cache.hits}
+        return found
+
+    def taken(self, rows: int, waited: float) -> float:
+        """The loop takes a batch of so many rows, and has waited for so long for workers. Returns the share from now
+        on."""
+        self._division.taken(rows, waited + self.waited)
+        return self.share
+
+    def pause(self) -> None:
+        """An epoch begins."""
+        self._division.pause()
+
+    def begin(self, memory: NDArray[np.uint8], rows: list[int], samples: NDArray[np.int64]) -> Opening:
+        """Begin to make rows of a batch: of its samples, those at ``rows``."""
+        which = np.sort(np.array(rows, np.int64))
+        opening = Opening(memory, which, samples[which])
+        if not opening.nbytes.any():  # (all of them are there)
+            self._find(opening)
+            opening.end()
+            return opening
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="headrace-decode", daemon=True)
             self._thread.start()
@@ -139,35 +211,59 @@ class LeftRows:
             opening.end()
             del opening
 
+    def _find(self, opening: Opening) -> None:
+        """Images that are on the device already."""
+        held = np.flatnonzero(opening.nbytes == 0)
+        if not len(held):
+            return
+        assert self.cache is not None
+        opening.pictures = Pictures.planes(*self.cache.find(opening.samples[held]))
+        opening.cuts_from = held
+
     def _open(self, opening: Opening) -> None:
+        self._find(opening)
+        for at in np.flatnonzero(opening.nbytes < 0).tolist():
+            opening.faults[int(opening.rows[at])] = "what a worker left of it cannot be read"
         begun = time.perf_counter()
-        found = {}
-        for row in opening.rows:
-            try:
-                found[row] = left.get(opening.memory[row])
-            except ValueError as error:
-                opening.faults[row] = str(error)
+        given = np.flatnonzero(opening.nbytes > 0)
+        blobs = [
+            left.bytes_of(opening.memory, *one)
+            for one in zip(opening.rows[given].tolist(), opening.nbytes[given].tolist(), strict=True)
+        ]
+        kept = []
         with contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
-            images = self._decoder([blob for blob, _ in found.values()]) if found else []
+            images = self._decoder(blobs) if blobs else []
+            good = [
+                (at, image)
+                for at, image in zip(given.tolist(), images, strict=True)
+                if image is not None and _is_of(image, opening.jobs[at])
+            ]
+            if self.cache is not None and not self.cache.full:
+                for at, image in good:
+                    kept.append((int(opening.samples[at]), self.cache.add(int(opening.samples[at]), image)))
         if self._stream is not None:
             self._stream.synchronize()  # (until then bytes may be read where they lie)
-        lost = []
-        for (row, (_, job)), image in zip(found.items(), images, strict=True):
-            if image is not None and _is_of(image, job):
-                opening.images[row], opening.jobs[row] = image, job
-            else:
-                lost.append(row)
+        for sample, there in kept:
+            if there is not None and self.cache is not None:
+                self.cache.publish(sample, there)
         self.seconds += time.perf_counter() - begun
-        self.decoded += len(opening.images)
-        for row in lost:
-            self._here(opening, row, *found[row])
+        self.decoded += len(good)
+        made = [at for at, _ in good]
+        opening.pictures = Pictures.together(opening.pictures, Pictures.of([image for _, image in good]))
+        opening.cuts_from = np.concatenate([opening.cuts_from, np.array(made, np.int64)])
+        for at, blob in zip(given.tolist(), blobs, strict=True):
+            if at not in made:
+                self._here(opening, at, blob)
 
-    def _here(self, opening: Opening, row: int, blob: NDArray[np.uint8], job: Any) -> None:
+    def _here(self, opening: Opening, at: int, blob: NDArray[np.uint8]) -> None:
         """Make a row as a worker would have made it, in its place."""
         self.refused += 1
+        row = int(opening.rows[at])
         made = np.empty((1, *self._spec.shape), np.uint8)
         try:
-            (status,) = kernels.rows_many(self._workspace, [blob], np.array([job], JOB), made, self._spec)
+            (status,) = kernels.rows_many(
+                self._workspace, [blob], opening.jobs[at : at + 1].copy(), made, self._spec
+            )
             if status:
                 opening.faults[row] = kernels.status_text(int(status), blob)
                 return
@@ -176,21 +272,37 @@ class LeftRows:
             return
         opening.memory[row] = made[0]
 
-    def cut(self, opening: Opening, pixels: torch.Tensor, kept: NDArray[np.int64] | None) -> None:
-        """Put what was decoded into its rows, on the stream that is current. ``pixels``: the batch on the device
-        (rows, height, width, channels); ``kept``: which row of the batch each of them is, if not all are there."""
-        order = range(len(pixels)) if kept is None else kept.tolist()
-        rows = [(at, row) for at, row in enumerate(order) if row in opening.images]
-        if not rows:
+    def cut(self, opening: Opening, batch: torch.Tensor, kept: NDArray[np.int64] | None) -> torch.Tensor:
+        """Put what is on the device into its rows, on the stream that is current. ``batch``: as it is there (rows,
+        channels, height, width; empty where all of it is made there); ``kept``: which row of the batch each of them
+        is, if not all are there."""
+        if batch.numel():
+            pixels = batch.permute(0, 2, 3, 1)
+        else:
+            pixels = torch.empty(
+                (len(opening.memory), *self._spec.shape), dtype=torch.uint8, device=self._device
+            )
+        self._cut(opening, pixels, kept)
+        return pixels.permute(0, 3, 1, 2)
+
+    def _cut(self, opening: Opening, pixels: torch.Tensor, kept: NDArray[np.int64] | None) -> None:
+        if not len(opening.pictures):
             return
-        images = [opening.images[row] for _, row in rows]
-        cuts = cuts_of(np.array([opening.jobs[row] for _, row in rows], JOB), self._spec)
+        targets = opening.rows[opening.cuts_from]
+        pictures, jobs = opening.pictures, opening.jobs[opening.cuts_from]
+        if kept is not None:
+            found = {row: at for at, row in enumerate(targets.tolist())}
+            some = [(at, found[row]) for at, row in enumerate(kept.tolist()) if row in found]
+            which = [one for _, one in some]
+            targets, pictures, jobs = np.array([at for at, _ in some]), pictures.part(which), jobs[which]
+        if not len(targets):
+            return
         if self._stream is not None:
             stream = torch.cuda.current_stream(self._device)
-            for image in images:
+            for image in pictures.tensors:
                 image.record_stream(stream)
         cut = cutting_kernel.cut if cutting_kernel.usable(pixels) else plain_cut
-        cut(images, cuts, pixels, [at for at, _ in rows])
+        cut(pictures, cuts_of(jobs, self._spec), pixels, targets.tolist())
 
 
 def _is_of(image: torch.Tensor, job: Any) -> bool:

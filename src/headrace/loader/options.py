@@ -46,6 +46,8 @@ class Options:
     """Where batches are to be, as the user said it; None: the CPU."""
     gpu_decode: bool | float = False
     """Whether images are decoded there, too; a number: so large a share of them."""
+    gpu_cache: int | float | str | None = None
+    """Memory there for decoded images, as the user said it."""
 
     def placed(self, rank: int, world_size: int, *, ordered: bool) -> Options:
         """The same at another place among the ranks."""
@@ -84,6 +86,7 @@ def read_options(
     native: bool,
     device: Any,
     gpu_decode: Any,
+    gpu_cache: Any,
     unknown: str = "",
 ) -> Options:
     """Check and complete headrace's own parameters.
@@ -136,13 +139,19 @@ def read_options(
         raise OptionError(
             f"gpu_decode={gpu_decode!r}; write True, False, or the share of images, from 0 to 1"
         )
-    if gpu_decode and device is None:
-        raise OptionError('gpu_decode= needs a GPU for the batches; say which with device=, or device="auto"')
-    if gpu_decode and not described:
-        raise OptionError(
-            "gpu_decode= needs a recipe: what a dataset's __getitem__ does cannot be done elsewhere. "
-            f"Describe the data as a headrace.Recipe (docs/recipes.md).{here}"
-        )
+    for name, wanted in (
+        ("gpu_decode", gpu_decode),
+        ("gpu_cache", parse_size(gpu_cache, total=1 << 40, option="gpu_cache")),
+    ):
+        if wanted and device is None:
+            raise OptionError(
+                f'{name}= needs a GPU for the batches; say which with device=, or device="auto"'
+            )
+        if wanted and not described:
+            raise OptionError(
+                f"{name}= needs a recipe: what a dataset's __getitem__ does cannot be done elsewhere. "
+                f"Describe the data as a headrace.Recipe (docs/recipes.md).{here}"
+            )
     rank, world_size = place(rank, world_size, find_rank)
     asked, sampling = sampling, _sampling(sampling, share, ordered, world_size)
     if eviction is not None and not share:
@@ -174,6 +183,7 @@ def read_options(
         read_disk(disk),
         read_device(device),
         gpu_decode,
+        gpu_cache,
     )
 
 

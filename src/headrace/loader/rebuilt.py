@@ -24,6 +24,7 @@ DEFAULTS: dict[str, Any] = {
     "native": True,
     "device": None,
     "gpu_decode": False,
+    "gpu_cache": None,
 }
 """Of the parameters that torch does not have and that belong to the data, not to the process."""
 _COLLATE = (torch_data.default_collate, torch_data.default_convert)

@@ -23,7 +23,7 @@ from headrace.loader.disk_tier import use_disk
 from headrace.loader.finishing import Finisher, rows_kept
 from headrace.loader.global_random import own_randomness
 from headrace.loader.learning import Learning
-from headrace.loader.left_rows import COPIES, LeftRows, Opening
+from headrace.loader.left_rows import COPIES, Leaves, LeftRows, Opening
 from headrace.loader.node_staff import NodeStaff
 from headrace.loader.objects import begin_worker
 from headrace.loader.recipe_cache import RecipeCache
@@ -36,15 +36,15 @@ from headrace.loader.staffing import Staffing
 from headrace.planning import Staff
 from headrace.planning.best_effort import HORIZON
 from headrace.recipes.compile import compile_recipe
-from headrace.recipes.image.rowspec import RowSpec
 from headrace.recipes.program import Program
 from headrace.recipes.recipe import Recipe
 
 _NOT_THERE = (
-    "gpu_decode=: no image of this recipe is decoded on the GPU. It can be where JPEG images are decoded in colour, "
-    "then cropped, resized (bilinear, without antialias=True) or flipped to one size, and after that at most "
-    "normalised, laid out and erased in part (docs/gpu.md)"
+    "gpu_decode=, gpu_cache=: no image of this recipe is decoded on the GPU. It can be where JPEG images are decoded "
+    "in colour, then cropped, resized (bilinear, without antialias=True) or flipped to one size, and after that at "
+    "most normalised, laid out and erased in part (docs/gpu.md)"
 )
+_NO_PIXELS = torch.empty(0, dtype=torch.uint8)
 
 
 class RecipeSession(Hosted):
@@ -61,11 +61,10 @@ class RecipeSession(Hosted):
         sharing: Sharing | None = None,
         learns: bool = True,
         finisher: Finisher | None = None,
-        leaves: Callable[[RowSpec], LeftRows] | None = None,
+        leaves: Leaves | None = None,
     ) -> None:
         """``sharing``: draws and cache come from the shared host. ``learns``: what it finds out is kept for the next
-        start. ``finisher``: does on a device what the recipe leaves undone. ``leaves``: makes rows of what workers
-        leave to that device, which they do then."""
+        start. ``finisher``: does on a device what the recipe leaves undone. ``leaves``: what workers leave to it."""
         super().__init__(book, pins=pins)
         self.recipe, self.sharing, self.collator = recipe, sharing, spec.data.collator
         budgets = spec.options.budgets
@@ -82,7 +81,12 @@ class RecipeSession(Hosted):
         layout = program.layout if self.collator is None else None
         parts = HostParts.build(len(recipe.source), {**budgets, Form.AUGMENTED: 0})
         self._node = NodeStaff(self._staffing.take_seat(), spec.options.world_size)
+        left = None if leaves is None else program.left_rows
+        if leaves is not None and left is None:
+            warnings.warn(_NOT_THERE, stacklevel=2)
         task = self._task(spec, parts, layout, seed)
+        if leaves is not None and left is not None and left.can_be_held:
+            task.held = leaves.room(parts.arena, len(recipe.source))
         try:
             self.host = self._make_host(spec, parts, orders, task, program)
         except BaseException:
@@ -97,8 +101,10 @@ class RecipeSession(Hosted):
         self._seed = 0
         self._finisher = finisher
         self.left: LeftRows | None = None
-        if leaves is not None:
-            self._leave_rows(program.left_rows, leaves)
+        if leaves is not None and left is not None:
+            self.left = leaves.rows(left.spec, parts.arena, task.held, len(recipe.source))
+            self.copies = COPIES
+            self.host.coordinator.leave = self.left.share
         self._unknown = False
         """Only a first sample shows how samples look."""
         self._rows: RowBatches | None = None
@@ -160,14 +166,6 @@ class RecipeSession(Hosted):
             host.on_close = stages.close
         return host
 
-    def _leave_rows(self, rows: RowSpec | None, leaves: Callable[[RowSpec], LeftRows]) -> None:
-        """Have workers leave rows to the device."""
-        if rows is None:
-            warnings.warn(_NOT_THERE, stacklevel=2)
-            return
-        self.left, self.copies = leaves(rows), COPIES
-        self.host.coordinator.leave = self.left.division.share
-
     @property
     def workers(self) -> Staff:
         """Processes and threads at work."""
@@ -212,7 +210,7 @@ class RecipeSession(Hosted):
         self._depth.pause()
         self.cache.check()
         if self.left is not None:
-            self.left.division.pause()
+            self.left.pause()
 
     def close(self) -> None:
         """See ``Session``."""
@@ -246,8 +244,8 @@ class RecipeSession(Hosted):
         )
         self.cache.look(self.workers, self.layout)
         if self.left is not None:
-            waited = self.host.totals.waited + self.left.waited
-            self.host.coordinator.leave = self.left.division.taken(len(batch.draw.indices), waited)
+            leave = self.left.taken(len(batch.draw.indices), self.host.totals.waited)
+            self.host.coordinator.leave = leave
         if batch.left:
             value = self._unsettled(batch)
         else:
@@ -260,7 +258,7 @@ class RecipeSession(Hosted):
         assert self._rows is not None and self.left is not None
         lease, self._lent = self._lease(batch), None
         memory = self._rows.layout.views(lease, len(batch.draw.indices))[0]
-        return _Unsettled(self, batch, lease, self.left.begin(memory, batch.left))
+        return _Unsettled(self, batch, lease, self.left.begin(memory, batch.left, batch.draw.indices))
 
     def settle(self, batch: Batch, lease: Any, opening: Opening) -> Any:
         """A batch all rows of which are decoded."""
@@ -269,6 +267,8 @@ class RecipeSession(Hosted):
             batch.faults = sorted([*batch.faults, *((row, why, "") for row, why in opening.faults.items())])
         bad = self._book.note(batch)
         value = self._rows.value(lease, batch.draw, bad, self._seed)
+        if opening.whole and not bad:  # (there is nothing to be copied)
+            value = _NO_PIXELS if isinstance(value, torch.Tensor) else type(value)([_NO_PIXELS, *value[1:]])
         self._lent = lease
         return self._placed(value, self._finish(batch, opening))
 
@@ -285,7 +285,7 @@ class RecipeSession(Hosted):
             pixels, rest = (value, None) if isinstance(value, torch.Tensor) else (value[0], value[1:])
             done = pixels if batched else pixels[None]
             if opening is not None and left is not None:
-                left.cut(opening, done.permute(0, 2, 3, 1), rows)
+                done = left.cut(opening, done, rows)
             if finisher is not None:
                 done = finisher(done, batch.draw, seed, rows)
             done = done if batched else done[0]

@@ -52,6 +52,11 @@ class DeviceStats(msgspec.Struct, frozen=True):
     """Images that were decoded there."""
     refused: int = 0
     """Images that could not be, and were decoded by the job instead."""
+    held: int = 0
+    """Images that stay there,"""
+    held_bytes: int = 0
+    hits: int = 0
+    """and how often one was used."""
 
 
 class Stats(msgspec.Struct, frozen=True):
@@ -159,6 +164,9 @@ class Stats(msgspec.Struct, frozen=True):
             there = f"; {', '.join(self.device.finished)} done there" if self.device.finished else ""
             if self.device.decoded:
                 there += f"; {self.device.decoded} images decoded there"
+            if self.device.held:
+                size = show_size(self.device.held_bytes)
+                there += f"; {self.device.held} images held there ({size}), used {self.device.hits} times"
             copied = f"{show_size(self.device.copied)} of it copied by the job first"
             lines.append(f"device      {show_size(self.device.bytes)} to {self.device.name}, {copied}{there}")
         if self.shared:
@@ -211,9 +219,8 @@ def take_stats(
     feed = getattr(session, "feed", None)
     if feed is not None:
         finished = getattr(session, "finished_steps", ())
-        left = session.left if isinstance(session, RecipeSession) else None
-        decoded, refused = (0, 0) if left is None else (left.decoded, left.refused)
-        mine["device"] = DeviceStats(str(feed.device), feed.sent, feed.copied, finished, decoded, refused)
+        there = session.left.counts if isinstance(session, RecipeSession) and session.left else {}
+        mine["device"] = DeviceStats(str(feed.device), feed.sent, feed.copied, finished, **there)
     host = getattr(session, "host", None)
     disk = session.disk if isinstance(session, RecipeSession) else None
     return Stats(**mine) if host is None else _of_host(host, mine, disk)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.core import random
 from headrace.recipes.calls import Call
-from headrace.recipes.image import kernels
+from headrace.recipes.image import kernels, left
 from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.reduction import Floor
 from headrace.recipes.image.resample import Scratch
@@ -48,7 +48,7 @@ class ImageDecoder:
 
     def run(self, group: RowGroup, blobs: list[Any], keep: Sequence[int]) -> RowValues:
         """Arrays, or JPEG bytes where these may stay."""
-        infos = kernels.probe_many(blobs, as_stored=not self._step.upright)
+        infos = left.probed(blobs, lambda some: kernels.probe_many(some, as_stored=not self._step.upright))
         values: list[Any] = list(blobs)
         jpeg = infos[:, 0] == 0
         pixels = infos[:, 1].astype(np.int64) * infos[:, 2]

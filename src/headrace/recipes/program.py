@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from headrace.core.forms import Form
 from headrace.core.layout import RowLayout
 from headrace.core.tree import count_leaves
-from headrace.recipes.image.rowspec import RowSpec
+from headrace.recipes.image.left import LeftRow
 
 Reserve = Callable[[Sequence[tuple[tuple[int, ...], str]]], Sequence[NDArray[Any] | None]]
 """Asks the cache for room: (shape, dtype) of each array in, a writable array or None (no room) of each out."""
@@ -124,7 +124,7 @@ class Program(Protocol):
         ...
 
     @property
-    def left_rows(self) -> RowSpec | None:
+    def left_rows(self) -> LeftRow | None:
         """What rows that are left to a device are to become; None: none can be."""
         ...
 

@@ -15,9 +15,9 @@ from headrace.recipes.chain import Chain, State
 from headrace.recipes.decoders import CallDecoder, Decoder, NoDecoder
 from headrace.recipes.fields import FieldsDecoder
 from headrace.recipes.image.annotations import Track
+from headrace.recipes.image.left import LeftRow
 from headrace.recipes.image.resample import Resample
 from headrace.recipes.image.rows import from_storage
-from headrace.recipes.image.rowspec import RowSpec
 from headrace.recipes.op import Columns
 from headrace.recipes.placing import as_arrays, field_of, write_leaf
 from headrace.recipes.program import Work
@@ -72,7 +72,7 @@ class RecipeProgram:
         return called or any(chain.user_code for chain in (self._lead, self._trunk, *self._outlets))
 
     @property
-    def left_rows(self) -> RowSpec | None:
+    def left_rows(self) -> LeftRow | None:
         """What rows that are left to a device are to become; None: none can be."""
         alone = not (self._forked or self._rows_are_decoded or self._lead.stages or self._trunk.stages)
         stages = self._outlets[0].stages
@@ -87,7 +87,9 @@ class RecipeProgram:
         if not isinstance(stage, Resample) or not stage.leaves or size.channels != 3 or not self._writes:
             return None
         field = self._layout.fields[0]
-        return stage.spec(field.shape[0], field.shape[1], size.channels) if field.channels_last else None
+        if not field.channels_last:
+            return None
+        return LeftRow(stage.spec(field.shape[0], field.shape[1], size.channels), not stage.may_pad)
 
     def run(self, work: Work, out: list[NDArray[Any]]) -> None:
         """Prepare every row of ``work`` into ``out``."""

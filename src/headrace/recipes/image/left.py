@@ -3,40 +3,78 @@ to be made of them."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.recipes.image.rowspec import JOB, Blob
+from headrace.recipes.image.rowspec import JOB, PROBE, Blob, RowSpec
 
 _HEAD = np.dtype([("nbytes", np.int64), ("job", JOB)])
 """What stands at the end of the row."""
 _COLOURS = 3
 
 
+class LeftRow(NamedTuple):
+    """What a row that is left to a device is to become."""
+
+    spec: RowSpec
+    can_be_held: bool
+    """Whether the size of an image is all that has to be known of it."""
+
+
+class Held(NamedTuple):
+    """Stands for the bytes of an image that is on the device already."""
+
+    height: int
+    width: int
+
+
+def probed(blobs: list[Blob | Held], probe: Callable[[list[Blob]], NDArray[np.int32]]) -> NDArray[np.int32]:
+    """What ``probe`` says of images, also of those that are on the device."""
+    held = [at for at, blob in enumerate(blobs) if type(blob) is Held]
+    if not held:
+        return probe(blobs)
+    infos = np.zeros((len(blobs), len(PROBE)), np.int32)
+    infos[held] = [(0, blobs[at].width, blobs[at].height, 1, _COLOURS) for at in held]
+    others = [at for at, blob in enumerate(blobs) if type(blob) is not Held]
+    if others:
+        infos[others] = probe([blobs[at] for at in others])
+    return infos
+
+
 def can_be_left(infos: NDArray[np.int32], blobs: list[Blob], row_bytes: int) -> NDArray[np.bool_]:
     """Which of these images may be: JPEG images as they are shown, of three colours, whose bytes fit into a row.
     ``infos``: as ``kernels.probe_many`` says it."""
-    fits = np.array([len(blob) for blob in blobs], np.int64) <= row_bytes - _HEAD.itemsize
+    sizes = [0 if type(blob) is Held else len(blob) for blob in blobs]
+    fits = np.array(sizes, np.int64) <= row_bytes - _HEAD.itemsize
     may: NDArray[np.bool_] = (infos[:, 0] == 0) & (infos[:, 3] == 1) & (infos[:, 4] == _COLOURS) & fits
     return may
 
 
-def put(row: NDArray[np.uint8], blob: Blob, job: Any) -> None:
+def put(row: NDArray[np.uint8], blob: Blob | Held, job: Any) -> None:
     """Leave a row to a device."""
     flat = row.reshape(-1)
-    flat[: len(blob)] = np.frombuffer(blob, np.uint8)
     head = np.zeros((), _HEAD)
-    head["nbytes"], head["job"] = len(blob), job
+    head["job"] = job
+    if not isinstance(blob, Held):
+        flat[: len(blob)] = np.frombuffer(blob, np.uint8)
+        head["nbytes"] = len(blob)
     flat[-_HEAD.itemsize :] = np.frombuffer(head.tobytes(), np.uint8)
 
 
-def get(row: NDArray[np.uint8]) -> tuple[NDArray[np.uint8], Any]:
-    """The bytes (where they lie) and the job of a row that was left. ValueError: it cannot be one."""
-    flat = row.reshape(-1)
-    head = np.frombuffer(flat[-_HEAD.itemsize :].tobytes(), _HEAD)[0]
-    nbytes = int(head["nbytes"])
-    if not 0 < nbytes <= len(flat) - _HEAD.itemsize:
-        raise ValueError(f"a row of {len(flat)} bytes that holds {nbytes}")
-    return flat[:nbytes], head["job"]
+def get(memory: NDArray[np.uint8], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Of rows of a batch that were left: how many bytes each holds (0: the image is on the device; negative: it holds
+    nonsense), and its job."""
+    flat = memory.reshape(len(memory), -1)
+    heads = np.ascontiguousarray(flat[rows, -_HEAD.itemsize :]).view(_HEAD)[:, 0]
+    nbytes = heads["nbytes"].copy()
+    nbytes[nbytes > flat.shape[1] - _HEAD.itemsize] = -1
+    return nbytes, heads["job"]
+
+
+def bytes_of(memory: NDArray[np.uint8], row: int, nbytes: int) -> NDArray[np.uint8]:
+    """The bytes that a row holds, where they lie."""
+    blob: NDArray[np.uint8] = memory[row].reshape(-1)[:nbytes]
+    return blob

@@ -158,6 +158,11 @@ class Resample:
         options = self._options
         return self.finish.plain and options["interpolation"] == "bilinear" and not options["antialias"]
 
+    @property
+    def may_pad(self) -> bool:
+        """Whether a part of a row may be fill, which is found out from each image."""
+        return any(step.pads for _, step in self.steps)
+
     def spec(self, height: int, width: int, channels: int) -> kernels.RowSpec:
         """What rows of one size are, for whoever makes those that were left."""
         return self._spec(height, width, channels, self.finish)

@@ -402,8 +402,7 @@ def test_what_is_put_into_rows_is_found_there(blobs: list[bytes], size: int, num
     memory = np.full((len(blobs) + 1, size), 7, np.uint8)
     jobs = np.zeros(len(blobs), JOB)
     jobs["width"], jobs["box"] = number, (0.5, 1.5, 2.5, number)
-    for row, (blob, job) in enumerate(zip(blobs, jobs, strict=True)):
-        left.put(memory[row], blob or left.Held(3, 4), job)
+    left.put(memory, list(range(len(blobs))), [blob or left.Held(3, 4) for blob in blobs], jobs)
     nbytes, found = left.get(memory, np.arange(len(blobs)))
     assert nbytes.tolist() == [len(blob) for blob in blobs] and (found == jobs).all()
     for row, blob in enumerate(blobs):

@@ -39,33 +39,40 @@ class Cuts:
 
 def cuts_of(jobs: NDArray[Any], spec: RowSpec) -> Cuts:
     """What the jobs of rows ask for."""
-    count = len(jobs)
     boxes, clamps = jobs["box"], jobs["clamp"]
-    sides = np.stack([jobs["width"], jobs["height"]], 1).astype(np.int64)
+    sides = np.stack([jobs["width"], jobs["height"]], 1)
     out = np.array([spec.out_w, spec.out_h], np.float64)
     given = np.maximum(jobs["scale"], 1)
-    scales = np.ones(count, np.int64)
-    low = high = np.zeros((count, 2), np.int64)
-    undecided = np.ones(count, np.bool_)
-    for scale in reversed(SCALES):
-        # (the same choice as the kernels of workers make)
-        least = np.where(clamps[:, :2] > 0, np.ceil(clamps[:, :2] / scale), 0).astype(np.int64)
-        most = np.where(clamps[:, 2:] < sides, np.floor(clamps[:, 2:] / scale), -(-sides // scale)).astype(
-            np.int64
-        )
-        fits = (boxes[:, 2:] / scale >= out).all(1) & (least < most).all(1) & (given == 1)
-        here = undecided & ((fits & spec.dct_scaling) | (scale == 1))
-        scales = np.where(here, scale, scales)
-        low, high = np.where(here[:, None], least, low), np.where(here[:, None], most, high)
-        undecided &= ~here
-    bounds = np.stack([low[:, 0], high[:, 0] - 1, low[:, 1], high[:, 1] - 1], 1)
+    scales = np.ones(len(jobs), np.int32)
+    low, high = np.maximum(clamps[:, :2], 0), np.minimum(clamps[:, 2:], sides)
+    large = (boxes[:, 2:] >= SCALES[1] * out).all(1) & (given == 1) if spec.dct_scaling else None
+    if large is not None and large.any():
+        some = np.flatnonzero(large)
+        scales[some], low[some], high[some] = _smaller(boxes[some], clamps[some], sides[some], out)
+    by = scales[:, None]
     return Cuts(
-        boxes[:, :2] / scales[:, None],
-        boxes[:, 2:] / scales[:, None] / out,
-        bounds.astype(np.int32),
+        boxes[:, :2] / by,
+        boxes[:, 2:] / by / out,
+        np.stack([low[:, 0], high[:, 0] - 1, low[:, 1], high[:, 1] - 1], 1).astype(np.int32),
         np.stack([jobs["hflip"], jobs["vflip"]], 1).astype(np.int32),
         (scales * given).astype(np.int32),
     )
+
+
+def _smaller(boxes: Any, clamps: Any, sides: Any, out: Any) -> tuple[Any, Any, Any]:
+    """By how much images are made smaller from which little is cut, and the bounds of the cuts then. The kernels of
+    workers make the same choice."""
+    scales = np.ones(len(boxes), np.int32)
+    low, high = clamps[:, :2].copy(), clamps[:, 2:].copy()
+    undecided = np.ones(len(boxes), np.bool_)
+    for scale in reversed(SCALES):
+        least = np.where(clamps[:, :2] > 0, -(-clamps[:, :2] // scale), 0)
+        most = np.where(clamps[:, 2:] < sides, clamps[:, 2:] // scale, -(-sides // scale))
+        fits = (boxes[:, 2:] / scale >= out).all(1) & (least < most).all(1)
+        here = undecided & (fits | (scale == 1))
+        scales[here], low[here], high[here] = scale, least[here], most[here]
+        undecided &= ~here
+    return scales, low, high
 
 
 @dataclass

@@ -53,15 +53,16 @@ def can_be_left(infos: NDArray[np.int32], blobs: list[Blob], row_bytes: int) -> 
     return may
 
 
-def put(row: NDArray[np.uint8], blob: Blob | Held, job: Any) -> None:
-    """Leave a row to a device."""
-    flat = row.reshape(-1)
-    head = np.zeros((), _HEAD)
-    head["job"] = job
-    if not isinstance(blob, Held):
-        flat[: len(blob)] = np.frombuffer(blob, np.uint8)
-        head["nbytes"] = len(blob)
-    flat[-_HEAD.itemsize :] = np.frombuffer(head.tobytes(), np.uint8)
+def put(memory: NDArray[np.uint8], rows: list[int], blobs: list[Blob | Held], jobs: NDArray[Any]) -> None:
+    """Leave rows of a batch to a device."""
+    flat = memory.reshape(len(memory), -1)
+    heads = np.zeros(len(rows), _HEAD)
+    heads["job"] = jobs
+    for at, (row, blob) in enumerate(zip(rows, blobs, strict=True)):
+        if not isinstance(blob, Held):
+            flat[row, : len(blob)] = np.frombuffer(blob, np.uint8)
+            heads["nbytes"][at] = len(blob)
+    flat[rows, -_HEAD.itemsize :] = heads.view(np.uint8).reshape(len(rows), _HEAD.itemsize)
 
 
 def get(memory: NDArray[np.uint8], rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[Any]]:

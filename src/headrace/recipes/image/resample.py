@@ -178,8 +178,9 @@ class Resample:
             return []
         may = left.can_be_left(held.infos[asked], [held.values[at] for at in asked], into[0].nbytes)
         rows = [at for at, one in zip(asked, may.tolist(), strict=True) if one]
-        for at in rows:
-            left.put(into[at], held.values[at], jobs[at])
+        if not rows:
+            return []
+        left.put(into, rows, [held.values[at] for at in rows], jobs[rows])
         group.work.left += [group.row(at) for at in rows]
         return rows
 

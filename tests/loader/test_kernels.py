@@ -48,11 +48,12 @@ def test_finishing(tail: str) -> None:
         assert torch.allclose(ours.double(), theirs.double(), rtol=near, atol=near / 8)
 
 
-def test_cutting() -> None:
+@pytest.mark.parametrize("smooth", [False, True])
+def test_cutting(smooth: bool) -> None:
     dice = np.random.default_rng(1)
-    spec, jobs, images = RowSpec(48, 40), np.zeros(16, JOB), []
+    spec, jobs, images = RowSpec(48, 40, antialias=smooth), np.zeros(16, JOB), []
     for number, job in enumerate(jobs):
-        height, width = dice.integers(40, 500, 2)
+        height, width = dice.integers(40, 100 if smooth else 500, 2)
         planes = torch.from_numpy(dice.integers(0, 256, (3, height, width), np.uint8)).to(DEVICE)
         lies = planes.permute(1, 2, 0)
         images.append(lies.contiguous() if number % 2 else lies)
@@ -60,11 +61,12 @@ def test_cutting() -> None:
         job["box"] = 0.3, 0.7, width - 2.1, height - 3.3
         job["hflip"], job["vflip"] = dice.integers(0, 2, 2)
     cuts = cuts_of(jobs, spec)
-    assert set(cuts.scales.tolist()) >= {1, 2, 4}
+    assert set(cuts.scales.tolist()) >= ({1} if smooth else {1, 2, 4})
     ours, theirs = (torch.zeros(20, *spec.shape, dtype=torch.uint8, device=DEVICE) for _ in range(2))
     rows = dice.permutation(20)[:16].tolist()
     cutting_kernel.cut(Pictures.of(images), cuts, ours, rows)
     plain_cut(Pictures.of(images), cuts, theirs, rows)
     # (a GPU multiplies and adds in one, so that a place may be rounded to the next number)
-    assert int((ours.int() - theirs.int()).abs().max()) <= (0 if _INTERPRETED else 1)
+    apart = (ours.int() - theirs.int()).abs()
+    assert int(apart.max()) <= (1 if smooth or not _INTERPRETED else 0) and float(apart.float().mean()) < 0.01
     assert not ours[[row for row in range(20) if row not in rows]].any()

@@ -35,6 +35,8 @@ class Cuts:
     """Along x and y: 1 where it is mirrored."""
     scales: NDArray[np.int32]
     """All these are of an image that is made smaller by so much."""
+    smooth: bool
+    """Whether pixels are means of all that they stand for, else of the two beside them, along each axis."""
 
 
 def cuts_of(jobs: NDArray[Any], spec: RowSpec) -> Cuts:
@@ -45,7 +47,9 @@ def cuts_of(jobs: NDArray[Any], spec: RowSpec) -> Cuts:
     given = np.maximum(jobs["scale"], 1)
     scales = np.ones(len(jobs), np.int32)
     low, high = np.maximum(clamps[:, :2], 0), np.minimum(clamps[:, 2:], sides)
-    large = (boxes[:, 2:] >= SCALES[1] * out).all(1) & (given == 1) if spec.dct_scaling else None
+    large = None
+    if spec.dct_scaling and not spec.antialias:
+        large = (boxes[:, 2:] >= SCALES[1] * out).all(1) & (given == 1)
     if large is not None and large.any():
         some = np.flatnonzero(large)
         scales[some], low[some], high[some] = _smaller(boxes[some], clamps[some], sides[some], out)
@@ -56,6 +60,7 @@ def cuts_of(jobs: NDArray[Any], spec: RowSpec) -> Cuts:
         np.stack([low[:, 0], high[:, 0] - 1, low[:, 1], high[:, 1] - 1], 1).astype(np.int32),
         np.stack([jobs["hflip"], jobs["vflip"]], 1).astype(np.int32),
         (scales * given).astype(np.int32),
+        spec.antialias,
     )
 
 
@@ -148,6 +153,12 @@ def plain_cut(images: Pictures, cuts: Cuts, into: torch.Tensor, rows: list[int])
     for at, row in enumerate(rows):
         image = images.tensor(at, into.device)
         small = reduced(image, int(cuts.scales[at]))
+        if cuts.smooth:
+            across = _means(cuts, at, 0, width, small.shape[1]).to(image.device)
+            down = _means(cuts, at, 1, height, small.shape[0]).to(image.device)
+            lines = (torch.einsum("xw,hwc->hxc", across, small.double()) + 0.5).floor()
+            into[row] = (torch.einsum("yh,hxc->yxc", down, lines) + 0.5).floor().to(torch.uint8)
+            continue
         x, right, across = _axis(cuts, at, 0, width, image.device)
         y, below, down = _axis(cuts, at, 1, height, image.device)
         upper, lower = (small[line].to(torch.int32) * 128 for line in (y, below))
@@ -187,6 +198,27 @@ def _axis(
         torch.from_numpy(second).to(device),
         torch.from_numpy(weight.astype(np.int32)).to(device),
     )
+
+
+def _means(cuts: Cuts, at: int, axis: int, length: int, size: int) -> torch.Tensor:
+    """For each pixel of an axis what each of the image counts for: less the farther away it is."""
+    low, last = cuts.bounds[at, 2 * axis : 2 * axis + 2].tolist()
+    step = float(cuts.steps[at, axis])
+    stretch, room = max(step, 1.0), last + 1 - low
+    centres = cuts.starts[at, axis] - low + (np.arange(length) + 0.5) * step
+    first = np.clip(np.trunc(centres - stretch + 0.5), 0, room - 1)
+    until = np.clip(np.trunc(centres + stretch + 0.5), first + 1, room)
+    place = np.arange(room)
+    weights = np.maximum(1 - np.abs(place + 0.5 - centres[:, None]) / stretch, 0)
+    weights[(place < first[:, None]) | (place >= until[:, None])] = 0
+    total = weights.sum(1, keepdims=True)
+    alone = np.where(place == first[:, None], 1.0, 0.0)
+    weights = np.where(total > 1e-9, weights / np.maximum(total, 1e-9), alone)
+    if cuts.flips[at, axis]:
+        weights = weights[::-1]
+    whole = np.zeros((length, size))
+    whole[:, low : last + 1] = weights
+    return torch.from_numpy(whole)
 
 
 def _blend(one: torch.Tensor, other: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -41,8 +41,8 @@ from headrace.recipes.recipe import Recipe
 
 _NOT_THERE = (
     "gpu_decode=, gpu_cache=: no image of this recipe is decoded on the GPU. It can be where JPEG images are decoded "
-    "in colour, then cropped, resized (bilinear, without antialias=True) or flipped to one size, and after that at "
-    "most normalised, laid out and erased in part (docs/gpu.md)"
+    "in colour, then cropped, resized (bilinear) or flipped to one size, and after that at most normalised, laid out "
+    "and erased in part (docs/gpu.md)"
 )
 _NO_PIXELS = torch.empty(0, dtype=torch.uint8)
 

@@ -155,8 +155,7 @@ class Resample:
     @property
     def leaves(self) -> bool:
         """Whether rows may be left to a device, which resamples as this does."""
-        options = self._options
-        return self.finish.plain and options["interpolation"] == "bilinear" and not options["antialias"]
+        return self.finish.plain and self._options["interpolation"] == "bilinear"
 
     @property
     def may_pad(self) -> bool:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.loader import choose_session, finishing_kernel
+from headrace.loader import choose_session, finishing_kernel, painting_kernel
 from headrace.loader.device import DeviceFeed
 from headrace.loader.finishing import divide, rows_kept
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
@@ -65,6 +65,7 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> A
         pytest.skip("no CUDA device")
     if request.param == "operations":
         monkeypatch.setattr(finishing_kernel, "usable", lambda pixels: False)
+        monkeypatch.setattr(painting_kernel, "usable", lambda pixels: False)
     return "cuda"
 
 
@@ -89,7 +90,7 @@ def alike(ours: list[Any], theirs: list[Any]) -> None:
 
 
 def recipe(photos: list[str], tail: list[Any], **more: Any) -> hr.Recipe:
-    steps = [image.random_resized_crop(40), image.horizontal_flip(), image.color_jitter(0.2), *tail]
+    steps = [image.random_resized_crop(40), image.horizontal_flip(), image.gaussian_blur(3), *tail]
     return hr.Recipe(
         hr.files(photos, range(80)), decode=image.decode(more.pop("mode", "RGB")), augment=steps, **more
     )
@@ -107,6 +108,45 @@ def test_pixels_are_those_of_workers(photos: list[str], device: Any, tail: str) 
         there = loader.stats().device
         assert there is not None and there.finished == tuple(str(step) for step in TAILS[tail])
         assert f"{there.finished[-1]} done there" in str(loader.stats())
+
+
+COLOURS: dict[str, list[Any]] = {
+    "brightness": [image.color_jitter(0.5)],
+    "contrast": [image.color_jitter(contrast=(0.2, 1.8))],
+    "saturation": [image.color_jitter(saturation=0.9)],
+    "all but hue": [image.color_jitter(0.4, 0.4, 0.4)],
+    "twice, and grey": [image.color_jitter(0.4, 0.4), image.grayscale(0.5), image.color_jitter(0.2, 0.8)],
+    "hue": [image.color_jitter(hue=0.4)],
+    "all": [image.color_jitter(0.4, 0.4, 0.4, 0.1)],
+}
+
+
+@pytest.mark.parametrize("colours", COLOURS)
+def test_colours_are_those_of_workers(photos: list[str], device: Any, colours: str) -> None:
+    steps = [image.random_resized_crop(40), *COLOURS[colours], image.to_float(), image.random_erasing(0.5)]
+    made = hr.Recipe(hr.files(photos, range(80)), decode=image.decode(), augment=steps)
+    rest, tail = divide(made)
+    assert tail is not None and len(rest.steps) == 1 and len(tail.painting) == len(COLOURS[colours])
+    # (where workers turn the hue, OpenCV cuts off some values and rounds others; what follows makes more of it)
+    levels = {"hue": 2, "all": 8}.get(colours, 2 if torch.cuda.is_available() else 0)
+    for mine, other in zip(batches(made, device), batches(made, None), strict=True):
+        apart = (mine[0] - other[0]).abs() * 255
+        assert float(apart.max()) <= levels + 1e-3 and float(apart.mean()) <= levels / 4 + 1e-3
+        assert (mine[1] == other[1]).all()
+
+
+def test_colours_that_a_worker_changes(photos: list[str]) -> None:
+    jitter, erase, float_ = image.color_jitter(0.4), image.random_erasing(), image.to_float()
+    for steps, left in (
+        ([jitter, image.gaussian_blur(3), float_], 2),
+        ([jitter, erase, jitter, float_], 2),
+        ([float_, erase], 0),
+        ([jitter], 1),
+    ):
+        made = hr.Recipe(hr.files(photos), decode=image.decode(), augment=[image.resize((40, 40)), *steps])
+        assert len(divide(made)[0].steps) == 1 + left
+    made = hr.Recipe(hr.files(photos), decode=image.decode("L"), augment=[jitter, float_])
+    assert len(divide(made)[0].steps) == 1
 
 
 def test_images_of_one_channel(photos: list[str], device: Any) -> None:

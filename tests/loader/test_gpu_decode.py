@@ -145,7 +145,6 @@ THERE: dict[str, Any] = {"device": "cuda", "gpu_decode": 0.6}
         {"gpu_decode": True},
         {"cache": "4MiB"},
         {"cache": "1MiB", "split": (1, 0, 0)},
-        {"in_order": False, "num_workers": 1},
     ],
     ids=str,
 )
@@ -284,9 +283,9 @@ def test_a_worker_that_is_killed(photos: list[str], own: Own) -> None:
 
 
 def test_recipes_that_a_device_cannot_decode_for(photos: list[str], own: Own) -> None:
-    jitter = [image.color_jitter(0.4), image.to_float()]
+    blur = [image.gaussian_blur(3), image.to_float()]
     for made in (
-        recipe(photos, tail=jitter),
+        recipe(photos, tail=blur),
         hr.Recipe(
             hr.files(photos),
             decode=image.decode(),

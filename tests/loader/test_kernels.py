@@ -11,11 +11,11 @@ import pytest
 import torch
 
 import headrace as hr
-from headrace.loader import cutting_kernel, finishing_kernel
+from headrace.loader import cutting_kernel, finishing_kernel, painting_kernel
 from headrace.loader.cuts import Pictures, cuts_of, plain_cut
-from headrace.loader.finishing import Finisher, divide, plain_finish
+from headrace.loader.finishing import Drawn, Finisher, divide, plain_finish
+from headrace.loader.painting import plain_paint, strokes_of
 from headrace.recipes.image.rowspec import JOB, RowSpec
-from headrace.sampling import Draw
 from tests.loader.test_finishing import TAILS
 
 _INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and finishing_kernel.triton is not None
@@ -37,7 +37,8 @@ def test_finishing(tail: str) -> None:
     pixels = torch.from_numpy(dice.integers(0, 256, (rows, height, width, 3), np.uint8)).to(DEVICE)
     boxes = None
     if steps.erasing:
-        boxes = finisher.boxes(height, width, 3, Draw(0, 0, np.arange(rows), 0), 7, None)
+        words = np.arange(rows)
+        boxes = finisher.boxes(height, width, 3, Drawn(7, 0, words, steps.columns.draw(7, 0, words)))
     scale, bias = (torch.from_numpy(one).to(DEVICE) for one in steps.normalise.factors(3))
     dtype = {"float32": torch.float32, "float16": torch.float16}.get(steps.normalise.dtype, torch.bfloat16)
     for planar in (False, True):
@@ -70,3 +71,24 @@ def test_cutting(smooth: bool) -> None:
     apart = (ours.int() - theirs.int()).abs()
     assert int(apart.max()) <= (1 if smooth or not _INTERPRETED else 0) and float(apart.float().mean()) < 0.01
     assert not ours[[row for row in range(20) if row not in rows]].any()
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        hr.image.color_jitter(0.5),
+        hr.image.color_jitter(contrast=0.7),
+        hr.image.color_jitter(saturation=0.9),
+        hr.image.color_jitter(hue=0.4),
+        hr.image.color_jitter(0.4, 0.4, 0.4, 0.1),
+        hr.image.grayscale(0.5),
+    ],
+    ids=repr,
+)
+def test_painting(step: Any) -> None:
+    dice = np.random.default_rng(2)
+    pixels = torch.from_numpy(dice.integers(0, 256, (9, 33, 41, 3), np.uint8)).to(DEVICE)
+    strokes = strokes_of(step, dice.random((9, step.draws)))
+    apart = (painting_kernel.paint(pixels, strokes).int() - plain_paint(pixels, strokes).int()).abs()
+    # (a GPU multiplies and adds in one, and one level more may be several after the next step)
+    assert int(apart.max()) <= (0 if _INTERPRETED else 4) and float(apart.float().mean()) < 0.01

@@ -1,14 +1,16 @@
 """Steps that a device does: what is cheap there, and expensive on the way to it.
 
-The last steps of a recipe that make floats of pixels, lay them out and erase boxes of them are left to the device:
-rows travel as bytes, a quarter or half of what they become. All that is random is drawn here, from the numbers that
-the same steps draw in a worker, so that pixels are the same wherever they are finished, but for rounding.
+The last steps of a recipe that change colours, make floats of pixels, lay them out and erase boxes of them are left
+to the device: rows travel as bytes, a quarter or half of what they become. All that is random is drawn here, from
+the numbers that the same steps draw in a worker, so that pixels are the same wherever they are finished, but for
+rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +18,11 @@ from numpy.typing import NDArray
 
 from headrace.core import random
 from headrace.loader.erased import Boxes
+from headrace.loader.painting import can_paint, plain_paint, strokes_of
 from headrace.loader.wrap import torch_dtype
 from headrace.recipes.image.ops import Decode
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing, noise_of, stored_value
-from headrace.recipes.op import Columns, Op
+from headrace.recipes.op import Columns, Numbers, Op
 from headrace.recipes.recipe import Recipe
 from headrace.recipes.views import Views
 from headrace.sampling import Draw
@@ -39,6 +42,8 @@ class Tail:
     columns: Columns
     steps: tuple[str, ...]
     """What users call them."""
+    painting: tuple[tuple[int, Op], ...] = ()
+    """Steps on colours before all others, and their positions in the recipe."""
 
 
 def divide(recipe: Recipe) -> tuple[Recipe, Tail | None]:
@@ -56,14 +61,18 @@ def divide(recipe: Recipe) -> tuple[Recipe, Tail | None]:
     if normalise is None or sum(step.count[1] for _, step in erasing) > _MOST_BOXES:
         return recipe, None
     layout = [step for _, step in last if isinstance(step, Layout)]
+    first = start
+    while first and recipe.decoder.mode == "RGB" and can_paint(steps[first - 1]):
+        first -= 1
     tail = Tail(
         normalise[1],
         layout[-1] if layout else None,
         tuple((at, step, at > normalise[0]) for at, step in erasing),
         Columns(recipe.every_step),
-        tuple(str(step) for _, step in last),
+        tuple(str(step) for step in steps[first:]),
+        tuple([*enumerate(steps)][first:start]),
     )
-    return replace(recipe, augment=tuple(steps[:start])), tail
+    return replace(recipe, augment=tuple(steps[:first])), tail
 
 
 def _can_wait(step: Op) -> bool:
@@ -71,6 +80,16 @@ def _can_wait(step: Op) -> bool:
 
 
 _FIELDS = ("places", "values", "kinds", "words", "starts")
+
+
+class Drawn(NamedTuple):
+    """Random numbers of the rows of a batch."""
+
+    seed: int
+    epoch: int
+    words: NDArray[np.int64]
+    """What they go by."""
+    numbers: Numbers
 
 
 class Finisher:
@@ -91,11 +110,15 @@ class Finisher:
         """
         channels = pixels.shape[1]
         scale, bias = self._scaled(channels)
-        boxes = None
-        if self._tail.erasing:
-            boxes = self.boxes(pixels.shape[2], pixels.shape[3], channels, drawn, seed, rows)
+        boxes, numbers = None, None
+        if self._tail.erasing or self._tail.painting:
+            numbers = self._draw(drawn, seed, rows)
+        if self._tail.erasing and numbers is not None:
+            boxes = self.boxes(pixels.shape[2], pixels.shape[3], channels, numbers)
         planar = self._tail.layout is not None and self._tail.layout.planar
         by_pixel = pixels.permute(0, 2, 3, 1)
+        if self._tail.painting and numbers is not None:
+            by_pixel = self._painted(by_pixel, numbers)
         done = _finish(by_pixel)(by_pixel, scale, bias, self._dtype, boxes, planar)
         if planar or (self._tail.layout is not None and self._tail.layout.order == "NHWC"):
             return done
@@ -110,18 +133,27 @@ class Finisher:
             )
         return self._factors[channels]
 
-    def boxes(
-        self, height: int, width: int, channels: int, drawn: Draw, seed: int, rows: NDArray[np.int64] | None
-    ) -> Boxes:
-        """What is erased of a batch: drawn as workers would draw it."""
+    def _draw(self, drawn: Draw, seed: int, rows: NDArray[np.int64] | None) -> Drawn:
+        """Random numbers of a batch, as workers would draw them."""
         words = drawn.indices if drawn.words is None else drawn.words
         words = np.asarray(words if rows is None else words[rows], np.int64)
         seed, epoch = drawn.randomness or (seed, drawn.epoch)
-        numbers = self._tail.columns.draw(seed, epoch, words)
+        return Drawn(seed, epoch, words, self._tail.columns.draw(seed, epoch, words))
+
+    def _painted(self, pixels: torch.Tensor, drawn: Drawn) -> torch.Tensor:
+        """Pixels with their colours changed."""
+        for position, step in self._tail.painting:
+            strokes = strokes_of(step, self._tail.columns.of(drawn.numbers, position))
+            pixels = _paint(pixels)(pixels, strokes)
+        return pixels
+
+    def boxes(self, height: int, width: int, channels: int, drawn: Drawn) -> Boxes:
+        """What is erased of a batch."""
+        words = drawn.words
         sides = np.full(len(words), height, float), np.full(len(words), width, float)
         parts = [
-            self._boxes_of(step, floats, channels, step.table(*sides, self._tail.columns.of(numbers, position)),
-                           random.row_words(random.key(seed, epoch, position), words))
+            self._boxes_of(step, floats, channels, step.table(*sides, self._tail.columns.of(drawn.numbers, position)),
+                           random.row_words(random.key(drawn.seed, drawn.epoch, position), words))
             for position, step, floats in self._tail.erasing
         ]  # fmt: skip
         if len(parts) == 1:
@@ -170,6 +202,15 @@ def _finish(pixels: torch.Tensor) -> Callable[..., torch.Tensor]:
         if finishing_kernel.usable(pixels):
             return finishing_kernel.finish
     return plain_finish
+
+
+def _paint(pixels: torch.Tensor) -> Callable[..., torch.Tensor]:
+    if pixels.is_cuda:
+        from headrace.loader import painting_kernel
+
+        if painting_kernel.usable(pixels):
+            return painting_kernel.paint
+    return plain_paint
 
 
 def plain_finish(

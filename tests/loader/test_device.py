@@ -77,6 +77,17 @@ def test_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         assert all(images.device.type == "cpu" for images, _ in loader)
 
 
+@cuda
+def test_a_device_that_is_another_by_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    with hr.DataLoader(recipe(), batch_size=8, num_workers=1, device="cuda") as loader:
+        iterator = iter(loader)
+        next(iterator)
+        here = torch.cuda.current_device()
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: here + 1)
+        with pytest.warns(UserWarning, match=f"now that is cuda:{here + 1}.*device='cuda:{here + 1}'"):
+            list(iterator)
+
+
 class Happening:
     """An event that happens when it is told to."""
 

@@ -47,7 +47,7 @@ TAILS: dict[str, list[Any]] = {
 class Here:
     """Takes the place of a feed: its device is this one."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, chosen: bool = True) -> None:
         self.device = device
         self.sent = self.copied = 0
 
@@ -127,7 +127,7 @@ def test_colours_are_those_of_workers(photos: list[str], device: Any, colours: s
     made = hr.Recipe(hr.files(photos, range(80)), decode=image.decode(), augment=steps)
     rest, tail = divide(made)
     assert tail is not None and len(rest.steps) == 1 and len(tail.painting) == len(COLOURS[colours])
-    # (OpenCV rounds a few saturated values the other way, and cuts off some turned ones; what follows makes more of it)
+    # (OpenCV rounds a few values of its own way, and cuts off some of a turned hue; what follows makes more of it)
     known = {"saturation": 1, "all but hue": 4, "hue": 2, "all": 8}
     levels = known.get(colours, 2 if torch.cuda.is_available() else 0)
     for mine, other in zip(batches(made, device), batches(made, None), strict=True):

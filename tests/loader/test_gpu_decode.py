@@ -28,6 +28,7 @@ from headrace.coordinate.directory import Directory
 from headrace.coordinate.messages import Order
 from headrace.coordinate.row_work import RowWork
 from headrace.core.forms import CACHEABLE, Form
+from headrace.host import control
 from headrace.loader import choose_session
 from headrace.loader.cuts import Pictures, cuts_of, plain_cut
 from headrace.loader.device_decoders import find_decoder
@@ -280,6 +281,20 @@ def test_a_worker_that_is_killed(photos: list[str], own: Own) -> None:
                 if number == 3:
                     os.kill(descendants()[0], signal.SIGKILL)
     same(found, whole, 1e-6)
+
+
+@pytest.mark.parametrize("more", [{"gpu_decode": 0.6}, {"gpu_cache": "4MiB"}], ids=str)
+def test_beside_a_shared_cache(
+    photos: list[str], own: Own, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(tmp_path / "run"))
+    made = recipe(photos)
+    options: dict[str, Any] = {"share": True, "sampling": "uniform", "cache": "2MiB"}
+    try:
+        theirs = batches(made, 3, **options)
+        same(batches(made, 3, device="cuda", **more, **options), theirs, 1e-6)
+    finally:
+        control.stop(30.0)
 
 
 def test_recipes_that_a_device_cannot_decode_for(photos: list[str], own: Own) -> None:

@@ -256,6 +256,21 @@ def test_slow_kernels_are_the_first_thing_said() -> None:
     assert advice.notes[0] == "images are decoded by slower kernels: no compiler"
 
 
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        (Machine(), True),
+        (Machine(decode=1e-4, augment=1e-3), True),
+        (Machine(storage=10 * MB), False),
+        (Machine(loop=0.01), False),
+    ],
+    ids=["decode", "augment", "storage", "trainer"],
+)
+def test_a_gpu_that_could_decode_is_named_where_processors_are_short(machine: Machine, said: bool) -> None:
+    assert any("gpu_decode=True" in note for note in advice_on(machine, gpu_could_decode=True).notes) == said
+    assert not any("gpu_decode" in note for note in advice_on(machine).notes)
+
+
 def dataset(**changes: Any) -> Situation:
     """A torch dataset whose samples take 8 ms each, a quarter of it on the CPU; 2 workers on 4 CPUs."""
     sums = Measured(seconds=10, delivered=2500, waited=9.5, loop_cpu=0.5, fetch=20.0, fetch_cpu=5.0)

@@ -31,7 +31,7 @@ def choose_session(spec: LoaderSpec, book: ErrorBook, seed: int, resume: LoaderS
     pins = device is None and wants_pinning(spec.work.pin_memory, spec.work.pin_memory_device)
     session: Any = _choose(spec, book, seed, resume, pins, device)
     if device is not None:
-        session.feed = DeviceFeed(device)
+        session.feed = DeviceFeed(device, chosen=":" in (spec.options.device or ""))
         if isinstance(session, Hosted):
             session.host.slots.beside = IN_FLIGHT
     chosen: Session = session

@@ -9,6 +9,7 @@ from headrace.coordinate.directory import Directory
 from headrace.core.forms import CACHEABLE, Form
 from headrace.host.inline import InlineHost
 from headrace.loader.dataset_sessions import ObjectSession
+from headrace.loader.device_decoders import can_decode
 from headrace.loader.recipe_collate import RecipeCollator
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import Session
@@ -105,6 +106,7 @@ def describe(
         entered=entered,
         tells_apart=apart,
         slow_kernels=kernels.slow_path() if image else "",
+        gpu_could_decode=session.could_leave and session.feed is not None and can_decode(),
         **known,
     )
 

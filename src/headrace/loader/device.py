@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +27,10 @@ from headrace.loader.pinning import pin_tensor
 IN_FLIGHT = 8
 """Copies that are begun and not done, at most. A loop that waits for nothing would else be ahead of its device by as
 many batches as there is memory for."""
+_ELSEWHERE = (
+    "batches come to {0}, which was the device of this process when its first epoch began; now that is cuda:{1}, where "
+    "the model probably is. Call torch.cuda.set_device() before the loader is used, or name the device: device='cuda:{1}'"
+)
 _PORTABLE = 1
 """cudaHostRegisterPortable: locked for all contexts of the process."""
 
@@ -162,8 +167,10 @@ class Flight:
 class DeviceFeed:
     """Copies batches to one device."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, *, chosen: bool = True) -> None:
+        """``chosen``: the user has named this very device."""
         self.device = device
+        self._watches = not chosen
         self.stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._locked = LockedPages()
         self._users = self.stream
@@ -174,6 +181,9 @@ class DeviceFeed:
     def send(self, value: Any, lease: Any = None, finish: Callable[[Any], Any] | None = None) -> Sent:
         """Begin to copy all tensors of a nested value. ``lease``: of the slot that they lie in, if they do.
         ``finish``: what is left to be done there, with what was copied."""
+        if self._watches and torch.cuda.current_device() != self.device.index:
+            self._watches = False
+            warnings.warn(_ELSEWHERE.format(self.device, torch.cuda.current_device()), stacklevel=2)
         self._flight.make_room()
         locked = lease is not None and self._locked.lock(lease.mapped)
         self._users = torch.cuda.current_stream(self.device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -47,6 +48,11 @@ class Torchvision:
                 raise
             return None
         return [image.permute(1, 2, 0) for image in images]
+
+
+def can_decode() -> bool:
+    """Whether something is installed that decodes on a device. It is not imported to find out."""
+    return importlib.util.find_spec("torchvision") is not None
 
 
 def find_decoder(device: torch.device) -> DeviceDecoder:

@@ -81,6 +81,8 @@ class RecipeSession(Hosted):
         layout = program.layout if self.collator is None else None
         parts = HostParts.build(len(recipe.source), {**budgets, Form.AUGMENTED: 0})
         self._node = NodeStaff(self._staffing.take_seat(), spec.options.world_size)
+        self.could_leave = leaves is None and program.left_rows is not None
+        """Whether rows could be left to a device, and are not."""
         left = None if leaves is None else program.left_rows
         if leaves is not None and left is None:
             warnings.warn(_NOT_THERE, stacklevel=2)

@@ -140,6 +140,10 @@ def _notes(situation: Situation, model: LoaderModel, changes: bool) -> list[str]
     notes = [situation.slow_kernels] if situation.slow_kernels else []
     if situation.recent.waited < WAITED * situation.recent.seconds:
         notes.append("nothing about the loader would make training faster")
+    elif situation.gpu_could_decode and _cause(find_stalls(situation)) in ("decode", "augment"):
+        notes.append(
+            "gpu_decode=True lets the GPU decode a part of the images, as far as that pays (docs/gpu.md)"
+        )
     if changes and situation.cache and not situation.shared and not situation.inline:
         notes.append("the cache was still filling: gains refer to a full one")
     untold = situation.kind == "recipe" and not situation.shared and not model.knows_decoded

@@ -50,6 +50,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """Samples that were in the cache in no form, encoded, decoded and augmented, of late."""
     slow_kernels: str = ""
     """Why images are decoded by the slower kernels; empty where they are not."""
+    gpu_could_decode: bool = False
+    """Batches are in the memory of a GPU, which could decode images, and does not."""
     tells_apart: bool = False
     """Decoding and augmenting are measured apart. Without a cache for decoded samples, images are read and
     augmented in one, and all of it counts as decoding."""

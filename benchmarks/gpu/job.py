@@ -124,7 +124,7 @@ def torchvision_gpu(args: argparse.Namespace) -> Batches:
 
 
 def headrace(args: argparse.Namespace) -> Batches:
-    """``device="cuda"``; with ``--cache`` photos stay decoded in memory."""
+    """``device="cuda"``; with ``--cache`` photos stay decoded in memory, with ``--gpu-cache`` in the GPU's."""
     import headrace as hr
 
     paths = photos_of(args.photos)
@@ -146,6 +146,8 @@ def headrace(args: argparse.Namespace) -> Batches:
         cache=args.cache or None,
         split=(0, 1, 0) if args.cache else None,
         share=args.share or None,
+        gpu_decode=args.gpu_decode,
+        gpu_cache=args.gpu_cache or None,
     )
     while True:
         yield from loader
@@ -245,6 +247,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--cache", default="")
     parser.add_argument("--share", action="store_true")
+    parser.add_argument("--gpu-decode", action="store_true", help="the GPU decodes, too")
+    parser.add_argument("--gpu-cache", default="", help="memory of the GPU for decoded photos")
     parser.add_argument("--warm", type=float, default=6.0)
     parser.add_argument("--meet", default="", help="a folder in which jobs wait for each other")
     parser.add_argument("--jobs", type=int, default=1)

@@ -28,8 +28,9 @@ IN_FLIGHT = 8
 """Copies that are begun and not done, at most. A loop that waits for nothing would else be ahead of its device by as
 many batches as there is memory for."""
 _ELSEWHERE = (
-    "batches come to {0}, which was the device of this process when its first epoch began; now that is cuda:{1}, where "
-    "the model probably is. Call torch.cuda.set_device() before the loader is used, or name the device: device='cuda:{1}'"
+    "batches come to {0}, which was the device of this process when its first epoch began; now that is cuda:{1}, "
+    "where the model probably is. Call torch.cuda.set_device() before the loader is used, or name the device: "
+    "device='cuda:{1}'"
 )
 _PORTABLE = 1
 """cudaHostRegisterPortable: locked for all contexts of the process."""

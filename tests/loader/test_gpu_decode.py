@@ -255,6 +255,25 @@ def test_what_fails_on_the_device_is_raised_in_the_loop(photos: list[str], own: 
     assert not [one for one in threading.enumerate() if one.name == "headrace-decode"]
 
 
+def test_a_device_that_takes_too_long(photos: list[str], own: Own) -> None:
+    made, slow = recipe(photos), threading.Event()
+    options: dict[str, Any] = {"batch_size": 16, "num_workers": 1, "seed": 2}
+    own.refuse = lambda number: slow.wait(20) and False
+    found = []
+    with hr.DataLoader(made, timeout=0.3, **options, **THERE) as loader:
+        iterator = iter(loader)
+        with pytest.raises(RuntimeError, match="timed out"):
+            for _ in range(4):
+                next(iterator)
+        slow.set()
+        while len(found) < 4:
+            try:
+                found.append([leaf.clone() for leaf in next(iterator)])
+            except RuntimeError:  # (it may take a moment)
+                continue
+    same(found, batches(made, 1, **{**options, "shuffle": False}), 1e-6)
+
+
 def test_states_and_epochs_that_are_left_early(photos: list[str], own: Own) -> None:
     made = recipe(photos)
     options: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 2, "num_workers": 1}
@@ -307,6 +326,7 @@ def test_recipes_that_a_device_cannot_decode_for(photos: list[str], own: Own) ->
             augment=[image.resize((SIZE, SIZE), interpolation="cubic")],
         ),
         hr.Recipe(hr.files(photos), decode=image.decode("L"), augment=[image.resize((SIZE, SIZE))]),
+        recipe(photos, tail=[], collate=torch.utils.data.default_collate),
     ):
         with pytest.warns(UserWarning, match="gpu_decode="):
             ours = batches(made, 1, **THERE)

@@ -14,9 +14,10 @@ import contextlib
 import os
 import warnings
 import weakref
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -133,17 +134,18 @@ class Sent:
         return self._value
 
 
-class Unsettled(Protocol):
+class Unsettled(ABC):
     """Stands for a batch of which something has to be done on its way, elsewhere, before the rest can be."""
 
     @property
+    @abstractmethod
     def ready(self) -> bool:
         """Whether ``settle`` waits for nothing."""
-        ...
 
+    @abstractmethod
     def settle(self, timeout: float | None) -> Any:
-        """The batch, as a session gives it. Raises what the session would have raised."""
-        ...
+        """The batch, as a session gives it. Raises what the session would have raised; after a TimeoutError it may be
+        called again."""
 
 
 class Flight:
@@ -288,9 +290,13 @@ class Ahead:
         if found is None:
             return None
         drawn, value = found
-        if hasattr(value, "settle"):
+        if isinstance(value, Unsettled):
             self._begin_more(session, left)  # (what comes after it goes on meanwhile)
-            value = value.settle(timeout)
+            try:
+                value = value.settle(timeout)
+            except TimeoutError:
+                self._waiting.appendleft(found)
+                raise
         self._begin_more(session, left)
         return drawn, value
 
@@ -304,7 +310,7 @@ class Ahead:
     def _begin_more(self, session: Any, left: int | None) -> None:
         """Begin to copy what is there. Nothing is waited for."""
         for at, one in enumerate(self._waiting):
-            if isinstance(one, tuple) and hasattr(one[1], "settle"):
+            if isinstance(one, tuple) and isinstance(one[1], Unsettled):
                 if not one[1].ready:
                     break
                 self._waiting[at] = self._settled(*one)

@@ -19,6 +19,7 @@ from headrace.core.layout import RowLayout
 from headrace.engine.task import RecipeTask
 from headrace.host.base import Host
 from headrace.host.inline import InlineHost
+from headrace.loader.device import Unsettled
 from headrace.loader.disk_tier import use_disk
 from headrace.loader.finishing import Finisher, rows_kept
 from headrace.loader.global_random import own_randomness
@@ -81,9 +82,9 @@ class RecipeSession(Hosted):
         layout = program.layout if self.collator is None else None
         parts = HostParts.build(len(recipe.source), {**budgets, Form.AUGMENTED: 0})
         self._node = NodeStaff(self._staffing.take_seat(), spec.options.world_size)
-        self.could_leave = leaves is None and program.left_rows is not None
+        left = program.left_rows if self.collator is None else None
+        self.could_leave = leaves is None and left is not None
         """Whether rows could be left to a device, and are not."""
-        left = None if leaves is None else program.left_rows
         if leaves is not None and left is None:
             warnings.warn(_NOT_THERE, stacklevel=2)
         task = self._task(spec, parts, layout, seed)
@@ -307,8 +308,8 @@ class RecipeSession(Hosted):
         return self._rows.value(self._lease(batch), batch.draw, bad, self._seed)
 
 
-class _Unsettled:
-    """See ``Unsettled``: a batch some rows of which are being decoded on the device."""
+class _Unsettled(Unsettled):
+    """A batch some rows of which are being decoded on the device."""
 
     def __init__(self, session: RecipeSession, batch: Batch, lease: Any, opening: Opening) -> None:
         self._session, self._batch, self._lease, self._opening = session, batch, lease, opening

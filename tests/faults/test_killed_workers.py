@@ -33,7 +33,7 @@ def make(source_recipe, **options):
     return hr.DataLoader(source_recipe, **options)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cache", [None, 30_000], ids=["plain", "cached"])
 def test_random_kills_with_fast_samples(seed, cache):
     source = recipe(320)
@@ -80,6 +80,7 @@ def test_random_kills_of_a_torch_datasets_workers():
     loader.close()
 
 
+@pytest.mark.slow
 def test_random_kills_where_a_batch_moves_to_a_larger_slot():
     def decode(data):
         return np.full(10 ** (index_of(data) % 5), index_of(data), np.int32)

@@ -80,6 +80,7 @@ def test_the_host_is_killed_in_the_middle_of_an_epoch(start: Start, sampling: st
     assert host_pid() not in (0, before)
 
 
+@pytest.mark.slow
 def test_the_host_is_killed_again_and_again(start: Start) -> None:
     jobs = [start(data=DATA, epochs=1000, endless=True, slow=0.005) for _ in range(2)]
     for job in jobs:

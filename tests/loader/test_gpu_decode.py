@@ -368,7 +368,7 @@ def test_without_anything_that_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- images that stay there ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("more", [{}, {"num_workers": 0}, {"num_workers": 2}, {"batch_size": None}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"num_workers": 0}, {"num_workers": 2}], ids=str)
 def test_what_is_there_is_not_decoded_again(photos: list[str], own: Own, more: dict[str, Any]) -> None:
     made = recipe(photos)
     there = {"device": "cuda", "gpu_cache": "64MiB", "gpu_decode": 1.0, **more}

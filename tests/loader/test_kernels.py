@@ -15,10 +15,11 @@ from headrace.loader import cutting_kernel, finishing_kernel, painting_kernel
 from headrace.loader.cuts import Pictures, cuts_of, plain_cut
 from headrace.loader.finishing import Drawn, Finisher, divide, plain_finish
 from headrace.loader.painting import plain_paint, strokes_of
+from headrace.loader.triton_here import triton
 from headrace.recipes.image.rowspec import JOB, RowSpec
 from tests.loader.test_finishing import TAILS
 
-_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and finishing_kernel.triton is not None
+_INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and triton is not None
 pytestmark = pytest.mark.skipif(
     not torch.cuda.is_available() and not _INTERPRETED,
     reason="no CUDA device (make test-slow runs it without)",

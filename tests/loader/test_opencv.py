@@ -18,7 +18,7 @@ def test_workers_start_although_the_job_has_used_opencv_s_threads(tmp_path):
 
         rng = np.random.default_rng(0)
         paths = []
-        for number in range(40):
+        for number in range(16):
             small = rng.integers(0, 255, (60, 80, 3), np.uint8)
             image = cv2.GaussianBlur(cv2.resize(small, (1000, 750), interpolation=cv2.INTER_CUBIC), (9, 9), 3)
             paths.append(f"{sys.argv[1]}/{number}.jpg")
@@ -27,7 +27,7 @@ def test_workers_start_although_the_job_has_used_opencv_s_threads(tmp_path):
         recipe = hr.Recipe(hr.files(paths), hr.image.decode(), augment)
         for _ in range(3):
             with hr.DataLoader(recipe, batch_size=8, num_workers=2) as loader:
-                assert sum(len(images) for images in loader) == 40
+                assert sum(len(images) for images in loader) == 16
         print("whole")
         """
     )

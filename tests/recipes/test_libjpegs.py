@@ -144,9 +144,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    "wanted", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["not built", "switched off"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("wanted", [False, True], ids=["not built", "switched off"])
 def test_the_slow_path_is_named_once_with_its_remedy(tmp_path: Path, wanted: bool) -> None:
     (tmp_path / "photos/class").mkdir(parents=True)
     for number in range(4):

@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
-
 import numpy as np
 import torch
 
 from headrace.loader.cuts import Cuts, Pictures
 from headrace.loader.tables import sent
+from headrace.loader.triton_here import BLOCK, tl, triton, usable
 
-triton: Any
-tl: Any
-try:
-    triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
-except ImportError:  # torch's own operations do the same
-    triton = tl = None
-
-_BLOCK = 1024
-
-
-def usable(into: torch.Tensor) -> bool:
-    """Whether there is a kernel for such rows (N, height, width, channels)."""
-    return triton is not None and into.is_cuda and into.is_contiguous() and into[0].numel() < 1 << 31
+__all__ = ["cut", "usable"]
 
 
 def cut(images: Pictures, cuts: Cuts, into: torch.Tensor, rows: list[int]) -> None:
@@ -34,9 +20,9 @@ def cut(images: Pictures, cuts: Cuts, into: torch.Tensor, rows: list[int]) -> No
     there = sent([images.places, np.column_stack([cuts.starts, cuts.steps]), numbers], into.device)
     size = height * width * channels
     kernel = _cut_smooth if cuts.smooth else _cut
-    kernel[(triton.cdiv(size, _BLOCK), len(images))](
+    kernel[(triton.cdiv(size, BLOCK), len(images))](
         *there, into, size, width, height,
-        columns=numbers.shape[1], channels=channels, block=_BLOCK, num_warps=4,
+        columns=numbers.shape[1], channels=channels, block=BLOCK, num_warps=4,
     )  # fmt: skip
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import numpy as np
@@ -10,20 +9,9 @@ import torch
 
 from headrace.loader.erased import Boxes
 from headrace.loader.tables import sent
+from headrace.loader.triton_here import BLOCK, tl, triton, usable
 
-triton: Any
-tl: Any
-try:
-    triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
-except ImportError:  # torch's own operations do the same
-    triton = tl = None
-
-_BLOCK = 1024
-
-
-def usable(pixels: torch.Tensor) -> bool:
-    """Whether there is a kernel for these pixels (N, height, width, channels)."""
-    return triton is not None and pixels.is_cuda and pixels.is_contiguous() and pixels[0].numel() < 1 << 31
+__all__ = ["finish", "usable"]
 
 
 def finish(
@@ -51,10 +39,10 @@ def finish(
         words, starts, places, kinds, values = sent(numbers, pixels.device)
     size = height * width * channels
     noise = boxes is not None and bool(boxes.kinds.any())
-    _finish[(triton.cdiv(size, _BLOCK), count)](
+    _finish[(triton.cdiv(size, BLOCK), count)](
         pixels, done, scale, bias, places, values, kinds, words, starts,
         size, width, height * width,
-        channels=channels, most=most, planar=planar, noise=noise, block=_BLOCK, num_warps=4,
+        channels=channels, most=most, planar=planar, noise=noise, block=BLOCK, num_warps=4,
     )  # fmt: skip
     return done
 

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import torch
 
 from headrace.loader.painting import CONTRAST, CUT, Strokes
 from headrace.loader.tables import sent
+from headrace.loader.triton_here import BLOCK, tl, triton, usable
 
-triton: Any
-tl: Any
-try:
-    triton, tl = importlib.import_module("triton"), importlib.import_module("triton.language")
-except ImportError:  # torch's own operations do the same
-    triton = tl = None
-
-_BLOCK = 1024
-
-
-def usable(pixels: torch.Tensor) -> bool:
-    """Whether there is a kernel for these pixels (N, height, width, channels)."""
-    return triton is not None and pixels.is_cuda and pixels.is_contiguous() and pixels[0].numel() < 1 << 31
+__all__ = ["paint", "usable"]
 
 
 def paint(pixels: torch.Tensor, strokes: Strokes) -> torch.Tensor:
@@ -32,8 +20,8 @@ def paint(pixels: torch.Tensor, strokes: Strokes) -> torch.Tensor:
     kinds, factors = sent([strokes.kinds, strokes.factors], pixels.device)
     sums = torch.zeros(count, dtype=torch.int64, device=pixels.device)
     painted = torch.empty_like(pixels)
-    grid = (triton.cdiv(area, _BLOCK), count)
-    options: Any = {"number": number, "block": _BLOCK, "num_warps": 4}
+    grid = (triton.cdiv(area, BLOCK), count)
+    options: Any = {"number": number, "block": BLOCK, "num_warps": 4}
     if (strokes.kinds == CONTRAST).any():
         _add_up[grid](pixels, kinds, factors, sums, area, **options)
     _paint[grid](pixels, painted, kinds, factors, sums, area, **options)

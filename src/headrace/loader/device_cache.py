@@ -6,6 +6,8 @@ of samples serves more of them; and as nothing is ever taken out, nobody can fin
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -43,6 +45,8 @@ class DeviceCache:
         self._chunks: list[torch.Tensor] = []
         self._used = 0
         """Of the last chunk."""
+        self._noted = 0
+        """Chunks of which torch's allocator knows that they are read on another stream than their own."""
         self._places: NDArray[np.int64] = np.zeros(samples, np.int64)
         self._sides: NDArray[np.int32] = np.zeros((samples, 2), np.int32)
         self.bytes = self.samples = self.hits = 0
@@ -86,6 +90,12 @@ class DeviceCache:
         self._used += size
         self.bytes += size
         return room
+
+    def read_on(self, stream: Any) -> None:
+        """Images are read on this stream. (When the memory is given back, what is under way there goes first.)"""
+        for chunk in self._chunks[self._noted :]:
+            chunk.record_stream(stream)
+            self._noted += 1
 
     def find(self, samples: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
         """Addresses of images, planes of which lie one after the other, and their heights and widths."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -24,29 +25,40 @@ class DeviceDecoder(Protocol):
 
 
 class Torchvision:
-    """nvJPEG, by way of torchvision."""
+    """nvJPEG, by way of torchvision.
+
+    It works on a stream of its own, in memory of the pool of the stream that is current, without waiting for that
+    one: nothing may be under way there. And it has the stream wait that is current on the device which was current
+    when it was first used: where that may have been another one, all of the device is waited for.
+    """
 
     def __init__(self, device: torch.device) -> None:
+        used_before = "torchvision.io" in sys.modules
         io = importlib.import_module("torchvision.io")
         self._decode, self._mode = io.decode_jpeg, io.ImageReadMode.RGB
         self._device = device
+        self._elsewhere = (
+            used_before and torch.cuda.device_count() > 1 and torch.cuda.current_device() != device.index
+        )
 
     def __call__(self, blobs: Sequence[NDArray[np.uint8]]) -> list[torch.Tensor | None]:
         """See ``DeviceDecoder``."""
-        given = [torch.from_numpy(blob) for blob in blobs]
-        found = self._some(given)
-        if found is None and len(given) > 1:
-            # One of them is at fault, and it is not said which.
-            return [None if one is None else one[0] for one in (self._some([blob]) for blob in given)]
-        return [None] * len(given) if found is None else list(found)
+        found = self._all([torch.from_numpy(blob) for blob in blobs])
+        if self._elsewhere:
+            torch.cuda.synchronize(self._device)
+        return found
 
-    def _some(self, blobs: list[torch.Tensor]) -> list[torch.Tensor] | None:
+    def _all(self, blobs: list[torch.Tensor]) -> list[torch.Tensor | None]:
         try:
             images: list[Any] = self._decode(blobs, mode=self._mode, device=self._device)
         except RuntimeError as error:
             if "out of memory" in str(error):
                 raise
-            return None
+            if len(blobs) == 1:
+                return [None]
+            # One of them is at fault, and it is not said which.
+            half = len(blobs) // 2
+            return [*self._all(blobs[:half]), *self._all(blobs[half:])]
         return [image.permute(1, 2, 0) for image in images]
 
 

@@ -301,6 +301,8 @@ class LeftRows:
             stream = torch.cuda.current_stream(self._device)
             for image in pictures.tensors:
                 image.record_stream(stream)
+            if self.cache is not None:
+                self.cache.read_on(stream)
         cut = cutting_kernel.cut if cutting_kernel.usable(pixels) else plain_cut
         cut(pictures, cuts_of(jobs, self._spec), pixels, targets.tolist())
 

@@ -45,12 +45,26 @@ def probed(blobs: list[Blob | Held], probe: Callable[[list[Blob]], NDArray[np.in
 
 
 def can_be_left(infos: NDArray[np.int32], blobs: list[Blob], row_bytes: int) -> NDArray[np.bool_]:
-    """Which of these images may be: JPEG images as they are shown, of three colours, whose bytes fit into a row.
-    ``infos``: as ``kernels.probe_many`` says it."""
+    """Which of these images may be: JPEG images as they are shown, of three colours, in one scan (others are slow to
+    decode on devices), whose bytes fit into a row. ``infos``: as ``kernels.probe_many`` says it."""
     sizes = [0 if type(blob) is Held else len(blob) for blob in blobs]
     fits = np.array(sizes, np.int64) <= row_bytes - _HEAD.itemsize
     may: NDArray[np.bool_] = (infos[:, 0] == 0) & (infos[:, 3] == 1) & (infos[:, 4] == _COLOURS) & fits
+    for at in np.flatnonzero(may).tolist():
+        may[at] = type(blobs[at]) is Held or is_baseline(blobs[at])
     return may
+
+
+def is_baseline(blob: Blob) -> bool:
+    """Whether a JPEG image is of the plain kind: its header says so in the first marker of a frame."""
+    at, end = 2, len(blob)
+    while at + 4 <= end and blob[at] == 0xFF:
+        kind = blob[at + 1]
+        if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
+            return bool(kind == 0xC0)
+        # (a marker may have any number of bytes before it that fill up)
+        at += 1 if kind == 0xFF else 2 + (blob[at + 2] << 8 | blob[at + 3])
+    return False
 
 
 def put(memory: NDArray[np.uint8], rows: list[int], blobs: list[Blob | Held], jobs: NDArray[Any]) -> None:

@@ -6,6 +6,7 @@ same to the bit where workers decode in full, too. What decodes on a GPU is look
 
 from __future__ import annotations
 
+import gc
 import io
 import os
 import signal
@@ -31,7 +32,7 @@ from headrace.core.forms import CACHEABLE, Form
 from headrace.host import control
 from headrace.loader import choose_session
 from headrace.loader.cuts import Pictures, cuts_of, plain_cut
-from headrace.loader.device_decoders import find_decoder
+from headrace.loader.device_decoders import can_decode, find_decoder
 from headrace.recipes.image import kernels, left
 from headrace.recipes.image.rowspec import JOB, RowSpec
 from headrace.sampling import Draw
@@ -588,3 +589,95 @@ def test_the_share_is_kept_over_all_orders(share: float, sizes: list[int], rows:
             left_to_it += order.leave
             asked += count
     assert abs(left_to_it - share * asked) <= 1
+
+
+# -- on a GPU --------------------------------------------------------------------------------------------------
+
+cuda = pytest.mark.skipif(
+    not torch.cuda.is_available() or not can_decode(), reason="no CUDA device, or no torchvision"
+)
+
+
+@pytest.fixture
+def plain(photos: list[str]) -> list[str]:
+    """Those that can be left to a GPU."""
+    return [path for number, path in enumerate(photos) if number % 16 not in (5, 7, 9, 11, 13)]
+
+
+@cuda
+@pytest.mark.parametrize("more", [{"gpu_decode": 1.0}, {"gpu_cache": 1 << 28}], ids=str)
+def test_a_gpu_decodes_nearly_the_same(plain: list[str], more: dict[str, Any]) -> None:
+    made = recipe(plain, tail=[image.to_float()])
+    with hr.DataLoader(
+        made, batch_size=8, seed=3, shuffle=True, num_workers=2, device="cuda", **more
+    ) as loader:
+        ours = [[leaf.cpu().clone() for leaf in batch] for _ in range(4) for batch in loader]
+        found = loader.stats().device
+        assert found is not None and found.decoded >= len(plain) and not found.refused
+    theirs = batches(made, 4, batch_size=8, seed=3, num_workers=2)
+    for mine, other in zip(ours, theirs, strict=True):
+        assert (mine[1] == other[1]).all()
+        # (colours of half the resolution are made larger in different ways)
+        assert float((mine[0] - other[0]).abs().mean()) < 3 / 255
+
+
+@cuda
+@pytest.mark.parametrize("more", [{}, {"gpu_cache": 1 << 28}], ids=str)
+@pytest.mark.parametrize("side", [False, True])
+def test_a_gpu_that_lags(plain: list[str], more: dict[str, Any], side: bool) -> None:
+    made = recipe(
+        plain, tail=[image.color_jitter(0.4, 0.4, 0.4), image.to_float(), image.random_erasing(1.0)]
+    )
+    epochs = 20
+    stream = torch.cuda.Stream() if side else torch.cuda.default_stream()
+
+    def run(lag: int) -> list[torch.Tensor]:
+        sums = []
+        options: dict[str, Any] = {
+            "batch_size": 8,
+            "seed": 3,
+            "shuffle": True,
+            "num_workers": 2,
+            "device": "cuda",
+        }
+        with torch.cuda.stream(stream), hr.DataLoader(made, gpu_decode=1.0, **more, **options) as loader:
+            for _ in range(epochs):
+                for images, labels in loader:
+                    if lag:
+                        torch.cuda._sleep(lag)
+                    weights = torch.arange(images.numel(), device="cuda", dtype=torch.float64) % 97
+                    sums.append((images.double().reshape(-1) * weights).sum() + labels.sum())
+                    del images, labels
+        torch.cuda.synchronize()
+        return [one.cpu() for one in sums]
+
+    assert run(0) == run(4_000_000)
+
+
+@cuda
+def test_memory_of_the_gpu_comes_back(plain: list[str]) -> None:
+    gc.collect()
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    for _ in range(3):
+        options: dict[str, Any] = {"gpu_decode": 1.0, "gpu_cache": 1 << 28}
+        with hr.DataLoader(recipe(plain), batch_size=8, num_workers=2, device="cuda", **options) as loader:
+            list(loader)
+            list(loader)
+    del loader
+    gc.collect()
+    torch.cuda.synchronize()
+    assert torch.cuda.memory_allocated() - before < 1 << 20
+
+
+@cuda
+@pytest.mark.parametrize("rule", ["skip", "substitute"])
+def test_bad_samples_on_a_gpu(damaged: list[str], rule: str) -> None:
+    made, found = recipe(damaged), []
+    options: dict[str, Any] = {"on_error": rule, "error_budget": 20, "batch_size": 8, "num_workers": 2}
+    for more in ({}, {"device": "cuda", "gpu_decode": 1.0}):
+        with hr.DataLoader(made, **options, **more) as loader:
+            labels = [batch[1].tolist() for batch in loader]
+            found.append((labels, sorted(bad.index for bad in loader.bad_samples)))
+    # (a GPU may decode what libjpeg takes for broken, and never the other way round)
+    assert set(found[1][1]) <= set(found[0][1]) and 40 in found[1][1]

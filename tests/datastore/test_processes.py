@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import signal
 import subprocess
@@ -90,6 +91,34 @@ def test_what_a_killed_process_had_fetched_is_gone_on_with(root: Path, server: W
         # (a set: what the one that was killed had asked for may be read from its connection only now)
         asked = {span for _, span in server.log[before:] if span != "bytes=0-0"}
         assert len(asked) == -(-len(data) // PART) - had
+    check_still(root)
+
+
+def test_what_another_was_fetching_when_it_died_is_fetched_after_the_rest(root: Path, server: Web) -> None:
+    server.files.update({"large": os.urandom(1 << 20), "small": os.urandom(10_000)})
+    server.pause = 0.05
+    one = python(FETCH, str(root), server.url("large"))
+    with Store(root, part=PART) as store:
+        for _ in range(600):
+            if overview(store).incoming:
+                break
+            threading.Event().wait(0.01)
+        one.send_signal(signal.SIGSTOP)
+        found: list[Path] = []
+        urls = [server.url("small"), server.url("large")]
+        adding = threading.Thread(target=lambda: found.append(store.add("both", urls)))
+        adding.start()
+        small = hashlib.sha256(server.files["small"]).hexdigest()
+        for _ in range(600):
+            if any(root.rglob(f"{small}.raw")):
+                break
+            threading.Event().wait(0.01)
+        assert any(root.rglob(f"{small}.raw")) and adding.is_alive(), "the other has the rest"
+        server.pause = 0.0
+        one.kill()
+        one.communicate()
+        adding.join(60)
+        assert found and read_tree(found[0]) == server.files
     check_still(root)
 
 

@@ -92,12 +92,14 @@ class Fetcher:
 
     def __init__(self, keeper: Keeper, part: int = PART) -> None:
         self._keeper, self._part = keeper, part
-        self._stop = Stop()
+        self._stop: Stop
         self._lock = threading.Lock()
         self.progress = Progress()
 
     def run(self, tasks: Sequence[Task], show: Show) -> None:
-        """Fetch all of them. The first that fails ends the others, which can be gone on with later."""
+        """Fetch all of them. The first that fails ends the others, which can be gone on with later. (There may be
+        more to fetch after it: what another process was fetching, and did not get to the end of.)"""
+        self._stop = Stop()
         self.progress.total += sum(max(0, task.remote.size) for task in tasks)
         self._reads = ThreadPoolExecutor(READS, "headrace-read")
         pool = ThreadPoolExecutor(OBJECTS, "headrace-fetch")

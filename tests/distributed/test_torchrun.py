@@ -88,7 +88,8 @@ def test_a_rank_that_is_killed_comes_back_with_its_state(tmp_path: Path) -> None
                 assert [got[kind] for got in mine] == there, kind
 
 
-@pytest.mark.parametrize("drop_last", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("drop_last", [False, True])
 def test_other_numbers_of_ranks_go_on_in_the_middle_of_an_epoch(tmp_path: Path, drop_last: bool) -> None:
     """From four ranks to two, and from those to three, without and with their host."""
     size, batch_size = 101, 4

@@ -146,7 +146,10 @@ def test_sigterm_to_all_its_processes(tmp_path):
     job.assert_nothing_left()
 
 
-@pytest.mark.parametrize(("moment", "context"), [("waiting", None), ("training", None), ("waiting", "spawn")])
+@pytest.mark.parametrize(
+    ("moment", "context"),
+    [("waiting", None), ("training", None), pytest.param("waiting", "spawn", marks=pytest.mark.slow)],
+)
 def test_ctrl_c(tmp_path, moment, context):
     """As a terminal sends it: to every process of the job at once."""
     slow = {"work": 0.05, "after": 0} if moment == "waiting" else {"step": 0.3}

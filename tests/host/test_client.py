@@ -119,6 +119,7 @@ def test_who_is_refused_for_good_does_not_try_again(place: Path, monkeypatch: py
         assert len(tries) == 1
 
 
+@pytest.mark.slow
 def test_a_host_that_cannot_be_ended_is_done_without_and_gives_nothing_twice(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,7 @@ def run(script: Path) -> str:
 @pytest.mark.parametrize(
     ("method", "data", "before"),
     [
-        ("spawn", RECIPE, ""),
+        pytest.param("spawn", RECIPE, "", marks=pytest.mark.slow),
         pytest.param("forkserver", "list(range(40))", "", marks=pytest.mark.slow),
         pytest.param("forkserver", "list(range(40))", PRELOADS, marks=pytest.mark.slow),
     ],

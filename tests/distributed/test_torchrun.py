@@ -133,6 +133,7 @@ def test_torchrun_goes_on_by_itself_with_the_machines_that_are_left(tmp_path: Pa
         assert_epoch(after.samples(kind, 1), size, padding(size, 2) if kind in TORCHS else 0)
 
 
+@pytest.mark.slow
 def test_every_rank_has_a_batch_in_every_step(tmp_path: Path) -> None:
     """Whatever is left at the end. Samples are repeated only where fewer are left than there are ranks, and no sample
     of an earlier step could be spared."""

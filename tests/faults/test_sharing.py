@@ -134,7 +134,10 @@ def continue_later(pid: int) -> None:
         os.kill(pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize(("sampling", "workers"), [("auto", 0), ("dependent", 1), ("uniform", 1)])
+@pytest.mark.parametrize(
+    ("sampling", "workers"),
+    [("auto", 0), *(pytest.param(name, 1, marks=pytest.mark.slow) for name in ("dependent", "uniform"))],
+)
 def test_the_host_stands_still_for_ever(start: Start, sampling: str, workers: int) -> None:
     """Jobs wait for it only so long; then another takes its place."""
     loader = {"sampling": sampling, "num_workers": workers}

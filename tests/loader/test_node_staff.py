@@ -193,7 +193,7 @@ class Tail:
         return self.inner.read_many(indices)
 
 
-@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("fixed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_more_batches_are_ahead_where_single_reads_take_long(monkeypatch, fixed):
     if fixed:
         monkeypatch.setenv("HEADRACE_STAFF", "fixed")

@@ -6,7 +6,10 @@ import subprocess
 import sys
 import textwrap
 
+import pytest
 
+
+@pytest.mark.slow
 def test_workers_start_although_the_job_has_used_opencv_s_threads(tmp_path):
     """A fork leaves OpenCV's pool behind without its threads: whoever waits for them waits for ever."""
     program = textwrap.dedent(

@@ -182,6 +182,7 @@ def test_what_was_known_before_makes_the_first_plan() -> None:
     assert again.terms == planner.terms
 
 
+@pytest.mark.slow
 @given(machines, machines)
 # (the loop takes longest, and what little is fetched is waited for by whoever is to prepare it)
 @example(

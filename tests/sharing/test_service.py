@@ -54,6 +54,7 @@ def test_a_dataset_is_left_alone_by_the_environment(place: Path, monkeypatch: py
     assert control.status() is None
 
 
+@pytest.mark.slow
 def test_a_host_without_jobs_ends_by_itself(start: Start, place: Path) -> None:
     job = start({"HEADRACE_HOST_IDLE": "1"}, data={"size": 60}, hold=True)
     job.until("holding")

@@ -152,8 +152,6 @@ class LeftRows:
         """Images that the device decoded."""
         self.refused = 0
         """Images that it could not decode."""
-        self.seconds = 0.0
-        """In which it was at work on them."""
         self.waited = 0.0
         """Seconds for which the loop waited for it."""
 
@@ -224,7 +222,6 @@ class LeftRows:
         self._find(opening)
         for at in np.flatnonzero(opening.nbytes < 0).tolist():
             opening.faults[int(opening.rows[at])] = "what a worker left of it cannot be read"
-        begun = time.perf_counter()
         given = np.flatnonzero(opening.nbytes > 0)
         blobs = [
             left.bytes_of(opening.memory, *one)
@@ -246,7 +243,6 @@ class LeftRows:
         for sample, there in kept:
             if there is not None and self.cache is not None:
                 self.cache.publish(sample, there)
-        self.seconds += time.perf_counter() - begun
         self.decoded += len(good)
         made = [at for at, _ in good]
         opening.pictures = Pictures.together(opening.pictures, Pictures.of([image for _, image in good]))

@@ -50,6 +50,7 @@ class Here:
     def __init__(self, device: torch.device, *, chosen: bool = True) -> None:
         self.device = device
         self.sent = self.copied = 0
+        self.waited = 0.0
 
     def send(self, value: Any, lease: Any = None, finish: Any = None) -> Any:
         return value if finish is None else finish(value)

@@ -30,7 +30,7 @@ from headrace.coordinate.messages import Order
 from headrace.coordinate.row_work import RowWork
 from headrace.core.forms import CACHEABLE, Form
 from headrace.host import control
-from headrace.loader import choose_session
+from headrace.loader import choose_session, left_rows
 from headrace.loader.cuts import Pictures, cuts_of, plain_cut
 from headrace.loader.device_decoders import can_decode, find_decoder
 from headrace.recipes.image import kernels, left
@@ -473,6 +473,23 @@ def test_bad_samples_beside_images_that_are_there(damaged: list[str], own: Own) 
         same(batches(made, 3, device="cuda", gpu_cache="64MiB", **options), batches(made, 3, **options), 1e-6)
 
 
+def test_a_share_is_found_over_epochs_that_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time between epochs counts for nothing, and what was measured in one is not lost with it."""
+    now, noted = [0.0], []
+    monkeypatch.setattr(left_rows.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(left_rows.DeviceShare, "note", lambda self, *found: noted.append(found) or 0.25)
+    division, waited = left_rows.Division(None), 0.0
+    for _ in range(40):
+        division.pause()
+        now[0] += 100
+        for _ in range(4):
+            now[0], waited = now[0] + 0.0625, waited + 0.03125
+            share = division.taken(16, waited)
+    assert share == 0.25 and len(noted) >= 8
+    assert all(rows / seconds == 256 and rows >= 128 for rows, seconds, _ in noted)
+    assert all(late == seconds / 2 for _, seconds, late in noted)
+
+
 # -- what rows hold ------------------------------------------------------------------------------------------
 
 
@@ -497,6 +514,13 @@ def test_images_of_the_plain_kind(photos: list[str]) -> None:
         if blob[:2] == b"\xff\xd8":
             assert left.is_baseline(blob) == (number % 16 != 13)
             assert left.is_baseline(memoryview(blob[:2] + b"\xff" + blob[2:])) == (number % 16 != 13)
+
+
+def test_an_image_whose_end_is_missing_is_not_left_to_a_device(photos: list[str]) -> None:
+    whole = Path(photos[0]).read_bytes()
+    cut = [whole, whole[:-1], whole[:-20], whole[: len(whole) // 2], whole + b"\0"]
+    may = left.can_be_left(kernels.probe_many(cut), cut, 1 << 20)
+    assert may.tolist() == [True, False, False, False, False]
 
 
 @given(st.binary(max_size=60))

@@ -259,16 +259,17 @@ def test_slow_kernels_are_the_first_thing_said() -> None:
 @pytest.mark.parametrize(
     ("machine", "said"),
     [
-        (Machine(), True),
-        (Machine(decode=1e-4, augment=1e-3), True),
-        (Machine(storage=10 * MB), False),
-        (Machine(loop=0.01), False),
+        (Machine(), "gpu_decode=True"),
+        (Machine(decode=1e-4, augment=1e-3), "gpu_cache="),
+        (Machine(storage=10 * MB), ""),
+        (Machine(loop=0.01), ""),
     ],
     ids=["decode", "augment", "storage", "trainer"],
 )
-def test_a_gpu_that_could_decode_is_named_where_processors_are_short(machine: Machine, said: bool) -> None:
-    assert any("gpu_decode=True" in note for note in advice_on(machine, gpu_could_decode=True).notes) == said
-    assert not any("gpu_decode" in note for note in advice_on(machine).notes)
+def test_a_gpu_that_could_decode_is_named_where_processors_are_short(machine: Machine, said: str) -> None:
+    notes = [note for note in advice_on(machine, gpu_could_decode=True).notes if "gpu_" in note]
+    assert [note.startswith(said) for note in notes] == ([True] if said else [])
+    assert not any("gpu_" in note for note in advice_on(machine).notes)
 
 
 def dataset(**changes: Any) -> Situation:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 import warnings
 import weakref
 from abc import ABC, abstractmethod
@@ -154,13 +155,19 @@ class Flight:
     def __init__(self, most: int) -> None:
         self._most = most
         self._events: deque[Any] = deque()
+        self.waited = 0.0
+        """Seconds, in all."""
 
     def make_room(self) -> None:
         """For one more: where there are too many, the oldest is waited for."""
         while self._events and self._events[0].query():
             self._events.popleft()
+        if len(self._events) < self._most:
+            return
+        begun = time.perf_counter()
         while len(self._events) >= self._most:
             self._events.popleft().synchronize()
+        self.waited += time.perf_counter() - begun
 
     def add(self, event: Any) -> None:
         """A copy is begun; the event is behind it."""
@@ -180,6 +187,11 @@ class DeviceFeed:
         self._flight = Flight(IN_FLIGHT)
         self.sent = self.copied = 0
         """Bytes; and of these, those that the host had to copy first."""
+
+    @property
+    def waited(self) -> float:
+        """Seconds for which a loop that was too far ahead of its device was held back, in all."""
+        return self._flight.waited
 
     def send(self, value: Any, lease: Any = None, finish: Callable[[Any], Any] | None = None) -> Sent:
         """Begin to copy all tensors of a nested value. ``lease``: of the slot that they lie in, if they do.

@@ -95,7 +95,7 @@ class EpochIterator(Iterator[Any]):
 
     def _ask(self, session: Session) -> tuple[Any, Any] | None:
         timeout = self._loader.timeout
-        begun = time.perf_counter()
+        begun = time.perf_counter() - _held_back(session)
         try:
             if self._ahead is None:
                 found = session.next(timeout or None)
@@ -115,7 +115,7 @@ class EpochIterator(Iterator[Any]):
             raise
         if self._left is not None:
             self._left -= 1
-        self._epochs.observer.waited += time.perf_counter() - begun
+        self._epochs.observer.waited += time.perf_counter() - _held_back(session) - begun
         return found
 
     def _end(self) -> None:
@@ -154,3 +154,8 @@ class EpochIterator(Iterator[Any]):
                 return
             self._session = None
             self._epochs.leave(self._spec(), session)
+
+
+def _held_back(session: Session) -> float:
+    """Seconds for which a loop waited for its own device, and not for batches."""
+    return 0.0 if session.feed is None else session.feed.waited

@@ -84,28 +84,29 @@ class Division:
     def __init__(self, given: float | None) -> None:
         self.share = 0.0 if given is None else given
         self._finds = DeviceShare() if given is None else None
-        self._since: tuple[float, float] | None = None
-        """When the time began that is looked at, and for how long the loop had waited in all by then."""
-        self._rows = self._batches = 0
+        self._last: tuple[float, float] | None = None
+        """When a batch was taken last in this epoch, and for how long the loop had waited in all by then."""
+        self._rows, self._batches, self._seconds, self._waited = 0, 0, 0.0, 0.0
 
     def taken(self, rows: int, waited: float) -> float:
         """The loop takes a batch, and has waited for so long in all. Returns the share from now on."""
         if self._finds is None:
             return self.share
         now = time.perf_counter()
-        if self._since is not None:
+        if self._last is not None:
             self._rows += rows
             self._batches += 1
-            seconds = now - self._since[0]
-            if self._batches < _BATCHES or seconds < _SECONDS:
-                return self.share
-            self.share = self._finds.note(self._rows, seconds, waited - self._since[1])
-        self._since, self._rows, self._batches = (now, waited), 0, 0
+            self._seconds += now - self._last[0]
+            self._waited += waited - self._last[1]
+            if self._batches >= _BATCHES and self._seconds >= _SECONDS:
+                self.share = self._finds.note(self._rows, self._seconds, self._waited)
+                self._rows, self._batches, self._seconds, self._waited = 0, 0, 0.0, 0.0
+        self._last = now, waited
         return self.share
 
     def pause(self) -> None:
         """An epoch begins: the time since the last one is not the loop's."""
-        self._since = None
+        self._last = None
 
 
 @dataclass(frozen=True)

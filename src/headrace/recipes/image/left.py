@@ -14,6 +14,7 @@ from headrace.recipes.image.rowspec import JOB, PROBE, Blob, RowSpec
 _HEAD = np.dtype([("nbytes", np.int64), ("job", JOB)])
 """What stands at the end of the row."""
 _COLOURS = 3
+_END = b"\xff\xd9"
 
 
 class LeftRow(NamedTuple):
@@ -46,13 +47,19 @@ def probed(blobs: list[Blob | Held], probe: Callable[[list[Blob]], NDArray[np.in
 
 def can_be_left(infos: NDArray[np.int32], blobs: list[Blob], row_bytes: int) -> NDArray[np.bool_]:
     """Which of these images may be: JPEG images as they are shown, of three colours, in one scan (others are slow to
-    decode on devices), whose bytes fit into a row. ``infos``: as ``kernels.probe_many`` says it."""
+    decode on devices), whose bytes are all there (devices do not say that some are missing) and fit into a row.
+    ``infos``: as ``kernels.probe_many`` says it."""
     sizes = [0 if type(blob) is Held else len(blob) for blob in blobs]
     fits = np.array(sizes, np.int64) <= row_bytes - _HEAD.itemsize
     may: NDArray[np.bool_] = (infos[:, 0] == 0) & (infos[:, 3] == 1) & (infos[:, 4] == _COLOURS) & fits
     for at in np.flatnonzero(may).tolist():
-        may[at] = type(blobs[at]) is Held or is_baseline(blobs[at])
+        may[at] = type(blobs[at]) is Held or (is_whole(blobs[at]) and is_baseline(blobs[at]))
     return may
+
+
+def is_whole(blob: Blob) -> bool:
+    """Whether a JPEG image ends with the marker that says so."""
+    return bytes(blob[-2:]) == _END
 
 
 def is_baseline(blob: Blob) -> bool:

@@ -7,7 +7,7 @@ import time
 
 import msgspec
 
-from headrace.channel.channel import REPLY_LIMIT, Attached, Channel, receive_within, send_within
+from headrace.channel.channel import REPLY_LIMIT, Attached, Channel, Memory, receive_within, send_within
 from headrace.coordinate.messages import encoder
 from headrace.coordinate.protocol import Hello, Refused, Reply, Request, Welcome, decode_reply
 from headrace.core.errors import HostGone, HostRefused, HostSilent, ProtocolError
@@ -27,7 +27,7 @@ def greet(channel: Channel, hello: Hello, seconds: float) -> tuple[Welcome, Atta
 
 
 def ask(
-    channel: Channel, request: Request, seconds: float, beside: bytes | None = None
+    channel: Channel, request: Request, seconds: float, beside: bytes | Memory | None = None
 ) -> tuple[Reply, Attached | None]:
     """Send a request and wait for the answer; see ``greet`` for what is raised."""
     deadline = time.monotonic() + seconds

@@ -36,6 +36,12 @@ def show_status(status: HostStatus, now: float) -> str:
         ["form", "key", "samples", "bytes", "jobs"],
         [[s.form, s.key[:12], str(s.samples), show_size(s.bytes), str(s.jobs)] for s in shelves],
     )
+    if status.devices:
+        lines += table(
+            "devices",
+            ["device", "bytes", "at most", "jobs"],
+            [[d.device, show_size(d.bytes), show_size(d.budget), str(d.jobs)] for d in status.devices],
+        )
     lines += table(
         "datasets",
         ["name", "samples", "jobs"],

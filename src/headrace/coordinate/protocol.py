@@ -1,8 +1,9 @@
 """What jobs, their workers and the shared host tell each other. Plain data with limits, nothing else crosses.
 
-Three kinds of connection, told apart by ``Hello.role``: a ``job`` asks for draws, a ``worker`` reports what it
-published and offers its idle time, and ``control`` asks for the status or for the end. What is larger than a
-message (identities, sets of samples) travels beside it.
+Four kinds of connection, told apart by ``Hello.role``: a ``job`` asks for draws, a ``worker`` reports what it
+published and offers its idle time, a ``device`` shares what a job holds in the memory of a GPU, and ``control`` asks
+for the status or for the end. What is larger than a message (identities, sets of samples) travels beside it, as does
+memory.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 from headrace.coordinate.messages import Order
 from headrace.planning import Spent
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Raised whenever a message changes its meaning."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
@@ -38,7 +39,7 @@ class Hello(msgspec.Struct, tag="hello", array_like=True):
 
     version: int
     role: Key
-    """"job", "worker" or "control"."""
+    """"job", "worker", "device" or "control"."""
     pid: int = 0
     job: Key = ""
     """The token of the job's member; a worker names its job by it."""
@@ -222,6 +223,61 @@ class Pong(msgspec.Struct, tag="pong", array_like=True):
     """Yes."""
 
 
+class Attach(msgspec.Struct, tag="attach", array_like=True):
+    """A job holds decoded images in the memory of a device, and shares them with others who name the same ``key``."""
+
+    key: Key
+    label: Text
+    """The device, for people."""
+    samples: Annotated[int, msgspec.Meta(ge=1, le=1 << 40)]
+    budget: Count
+    chunk: Annotated[int, msgspec.Meta(ge=1, le=1 << 30)]
+    """Bytes of a chunk, if it is the first to come."""
+    pool: Count = 0
+    """The pool that it has from the time of a host before. Its table is beside this."""
+
+
+class Pool(msgspec.Struct, tag="pool", array_like=True):
+    """The pool that the job is in from now on. Its table is beside this; all of its chunks follow."""
+
+    pool: int
+    """Another than the job has: they are not to be brought together."""
+    chunk: int
+
+
+class WantChunk(msgspec.Struct, tag="want_chunk", array_like=True):
+    """There is no room left where this job writes."""
+
+
+class Room(msgspec.Struct, tag="room", array_like=True):
+    """Here is some."""
+
+    number: int
+    """Of the chunk; negative: there is none."""
+    there: bool = False
+    """Whether it is one that somebody else began, else it is to be made."""
+
+
+class Chunk(msgspec.Struct, tag="chunk", array_like=True):
+    """Memory of the device is beside this."""
+
+    number: Annotated[int, msgspec.Meta(ge=1, lt=1 << 16)]
+    writing: bool = False
+    """Whether whoever says this writes there."""
+
+
+class NoMemory(msgspec.Struct, tag="no_memory", array_like=True):
+    """The chunk cannot be made."""
+
+
+class MoreRoom(msgspec.Struct, tag="more_room", array_like=True):
+    """To somebody who got none: there is by now."""
+
+
+class Release(msgspec.Struct, tag="release", array_like=True):
+    """This job writes nothing more."""
+
+
 class GetStatus(msgspec.Struct, tag="status", array_like=True):
     """How do things stand?"""
 
@@ -236,8 +292,23 @@ class Shutdown(msgspec.Struct, tag="shutdown", array_like=True):
     """End, please."""
 
 
-Request = Hello | Join | Identities | Begin | Ask | Finished | Idle | Ping | GetStatus | Shutdown
-Reply = Welcome | Refused | Joined | Drawn | Over | Update | Fill | Pong | StatusReply
+FromDevice = Attach | WantChunk | Chunk | NoMemory | Release
+Request = Hello | Join | Identities | Begin | Ask | Finished | Idle | Ping | GetStatus | Shutdown | FromDevice
+Reply = (
+    Welcome
+    | Refused
+    | Joined
+    | Drawn
+    | Over
+    | Update
+    | Fill
+    | Pong
+    | StatusReply
+    | Pool
+    | Room
+    | Chunk
+    | MoreRoom
+)
 
 decode_request = msgspec.msgpack.Decoder(Request).decode
 decode_reply = msgspec.msgpack.Decoder(Reply).decode

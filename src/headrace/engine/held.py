@@ -25,9 +25,9 @@ class HeldSamples:
         """Room for a table, in which nothing is held."""
         return arena.allocate(8 * samples)
 
-    def add(self, sample: int, height: int, width: int) -> None:
-        """The device holds a sample."""
-        self._sizes[sample] = height << _SIDE | width
+    def add(self, samples: NDArray[np.int64], sides: NDArray[np.int64]) -> None:
+        """The device holds samples, images of these heights and widths."""
+        self._sizes[samples] = sides[:, 0] << _SIDE | sides[:, 1]
 
     def sides(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Heights and widths of samples."""

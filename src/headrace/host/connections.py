@@ -20,6 +20,8 @@ MOST_OF_ONE = 512
 """Connections of one process."""
 _MOST = 8192
 """Connections in all, where the system allows so many descriptors."""
+MOST_CHUNKS = 2048
+"""Chunks of devices' memory that are kept."""
 _SPARE_FDS = 64
 """Descriptors that are kept for everything but connections."""
 _MOST_UNSENT = 1024
@@ -94,7 +96,7 @@ def allow_descriptors() -> None:
     """Let this process have as many descriptors as it may. (Nothing in it uses ``select``.)"""
     with contextlib.suppress(OSError, ValueError):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        most = 2 * _MOST + _SPARE_FDS
+        most = 2 * _MOST + MOST_CHUNKS + _SPARE_FDS
         soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 

@@ -80,6 +80,16 @@ class ShelfStatus(msgspec.Struct, frozen=True):
     jobs: int = 0
 
 
+class DeviceStatus(msgspec.Struct, frozen=True):
+    """Decoded images in the memory of a device that jobs share."""
+
+    device: str
+    jobs: int = 0
+    bytes: int = 0
+    """Of its memory that is taken."""
+    budget: int = 0
+
+
 class HostStatus(msgspec.Struct, frozen=True):
     """How the shared host stands."""
 
@@ -96,6 +106,7 @@ class HostStatus(msgspec.Struct, frozen=True):
     evictions: int = 0
     refills: int = 0
     """Samples that idle workers prepared for the cache."""
+    devices: list[DeviceStatus] = msgspec.field(default_factory=list)
     eviction: str = ""
     """What has to go by: ``eviction=``, or "reuse" where it is known what all jobs will draw."""
 

@@ -9,10 +9,19 @@ from headrace.coordinate.protocol import PROTOCOL
 from headrace.coordinate.state import State
 from headrace.core.forms import Form
 from headrace.core.version import __version__
-from headrace.host.control import DatasetStatus, HostStatus, JobStatus, MemoryStatus, ShelfStatus
+from headrace.host.control import (
+    DatasetStatus,
+    DeviceStatus,
+    HostStatus,
+    JobStatus,
+    MemoryStatus,
+    ShelfStatus,
+)
 
 
-def describe(commons: State, workers: Mapping[int, Sized], started: float) -> HostStatus:
+def describe(
+    commons: State, workers: Mapping[int, Sized], devices: list[DeviceStatus], started: float
+) -> HostStatus:
     """The status of a host; ``workers``: the connections of each member's."""
     pool = commons.pool
     jobs = []
@@ -63,5 +72,6 @@ def describe(commons: State, workers: Mapping[int, Sized], started: float) -> Ho
         decodes=commons.decodes,
         evictions=pool.evictions,
         refills=commons.refills,
+        devices=devices,
         eviction=pool.worths.eviction.name,
     )

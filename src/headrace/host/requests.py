@@ -45,6 +45,7 @@ from headrace.core.memory import available_memory
 from headrace.host.cache_memory import CacheMemory
 from headrace.host.connections import Connection, log, named
 from headrace.host.control import version_refusal
+from headrace.host.device_rooms import DeviceRooms
 from headrace.host.event_file import EventFile
 from headrace.host.members import Members
 from headrace.host.report import describe
@@ -75,6 +76,7 @@ class Requests:
         self._answers: list[tuple[int, Reply]] = []
         """What is to be told to whom."""
         self.members = Members()
+        self.devices = DeviceRooms(switchboard)
         self.stopping = False
         """The host is to end."""
         self.failures = 0
@@ -96,8 +98,12 @@ class Requests:
             self._job_request(connection, request, attached)
         elif connection.role == "worker":
             self._worker_request(connection, request)
+        elif connection.role == "device":
+            self.devices.handle(connection, request, attached)
         elif connection.role == "control" and isinstance(request, GetStatus):
-            status = describe(self._commons.state, self.members.workers, self._started)
+            status = describe(
+                self._commons.state, self.members.workers, self.devices.describe(), self._started
+            )
             self._switchboard.reply(connection, StatusReply(msgspec.json.encode(status)))
         elif connection.role == "control" and isinstance(request, Shutdown):
             self.stopping = True
@@ -109,7 +115,7 @@ class Requests:
         before = self.members.job_of(hello.job)
         if refusal is not None:
             self._switchboard.refuse(connection, refusal)
-        elif connection.role or hello.role not in ("job", "worker", "control"):
+        elif connection.role or hello.role not in ("job", "worker", "device", "control"):
             raise ProtocolError(f"a second hello, or the unknown role {hello.role!r}")
         elif hello.role == "worker" and before is None:
             self._switchboard.refuse(connection, "its job is not known here", again=True)
@@ -122,7 +128,10 @@ class Requests:
                     self._switchboard.drop(before)
                 self.members.open(connection)
                 self._switchboard.watch(connection)
-            shared = None if hello.role == "control" else Memory(self._memory.fd)
+            if hello.role == "device":
+                self._switchboard.watch(connection)
+                self.devices.welcome(connection)
+            shared = Memory(self._memory.fd) if hello.role in ("job", "worker") else None
             welcome = Welcome(self._commons.state.instance, self._memory.span)
             self._switchboard.reply(connection, welcome, shared)
 
@@ -202,6 +211,8 @@ class Requests:
                     ticket, rows = connection.fill
                     self.tell(Done(connection.member, Finished(ticket, 0, rows)))
                 self.members.remove_worker(connection)
+            elif connection.role == "device":
+                self.devices.farewell(connection)
             for member in self.members.bury():
                 self.tell(Buried(member))
         except Exception as error:

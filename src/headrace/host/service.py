@@ -69,7 +69,8 @@ class Service:
         self.close()
 
     def _turn(self) -> None:
-        soon = bool(self.commons.state.waiting) or self.memory.gave_back or self.switchboard.resting
+        waits = bool(self.commons.state.waiting) or self.requests.devices.waits
+        soon = waits or self.memory.gave_back or self.switchboard.resting
         ready = self.switchboard.poll(_TICK if soon else _LOOK)
         if time.monotonic() - self._turned > self._longest:
             # Jobs may have given this host up, and still read what it would give to others.
@@ -95,6 +96,7 @@ class Service:
             self.requests.tell(Ticked(self.requests.members.count_workers()))
             self.requests.send_replies()
             self._give_memory_back()
+            self.requests.devices.look()
             self.requests.failures = 0
         except Exception as error:
             self.requests.broken(error)
@@ -132,6 +134,7 @@ class Service:
         if self._events is not None:
             self._events.close()
         self.switchboard.close()
+        self.requests.devices.close()
 
 
 def main() -> None:

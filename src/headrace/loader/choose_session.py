@@ -10,6 +10,7 @@ from headrace.loader.dataset_sessions import AssignedSession, ObjectSession
 from headrace.loader.device import IN_FLIGHT, DeviceFeed, find_device
 from headrace.loader.device_cache import cache_bytes
 from headrace.loader.device_decoders import find_decoder
+from headrace.loader.device_memory import device_memory
 from headrace.loader.finishing import Finisher, divide
 from headrace.loader.inline_sessions import InlineIterableSession, InlineSession
 from headrace.loader.learning import first_here
@@ -86,10 +87,6 @@ def _recipe_session(
     if device is not None and spec.data.collator is None:
         recipe, tail = divide(recipe)
         finisher = None if tail is None else Finisher(tail, device)
-    if device is not None and (options.gpu_decode or options.gpu_cache):
-        leaves = Leaves(
-            device, find_decoder(device), options.gpu_decode, cache_bytes(options.gpu_cache, device)
-        )
     first = first_here(options.rank)
     if first and isinstance(recipe.decoder, Decode):
         kernels.say_slow_path()  # here and not in the kernels, which every worker has
@@ -101,6 +98,14 @@ def _recipe_session(
             batch_size=spec.batches.size,
             drop_last=spec.batches.drop_last,
             explicit=not spec.drawn_by_host,
+        )
+    if device is not None and (options.gpu_decode or options.gpu_cache):
+        leaves = Leaves(
+            device,
+            find_decoder(device),
+            options.gpu_decode,
+            cache_bytes(options.gpu_cache, device, shared=sharing is not None),
+            sharing.device_pool(device, device_memory) if sharing is not None else None,
         )
     return RecipeSession(
         spec,

@@ -11,6 +11,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from headrace.cache.arena import Arena
 from headrace.engine.held import HeldSamples
 from headrace.loader import cutting_kernel
 from headrace.loader.cuts import Pictures, cuts_of, plain_cut
-from headrace.loader.device_cache import DeviceCache
+from headrace.loader.device_cache import DeviceCache, OwnRooms, Rooms
 from headrace.loader.device_decoders import DeviceDecoder
 from headrace.planning.device_share import DeviceShare
 from headrace.recipes.image import kernels, left
@@ -118,6 +119,8 @@ class Leaves:
     share: bool | float
     cache: int
     """Bytes for images there."""
+    pool: Callable[..., Rooms] | None = None
+    """Makes the rooms of these, where they are shared with other jobs."""
 
     def room(self, arena: Arena, samples: int) -> tuple[int, int] | None:
         """Where workers look which samples are there, if any will be."""
@@ -127,7 +130,11 @@ class Leaves:
         """What makes rows of it."""
         cache = None
         if room is not None:
-            cache = DeviceCache(self.cache, samples, self.device, HeldSamples(arena, room, samples))
+            cache = DeviceCache(samples, HeldSamples(arena, room, samples))
+            if self.pool is None:
+                cache.rooms = OwnRooms(self.cache, self.device)
+            else:
+                cache.rooms = self.pool(samples=samples, budget=self.cache, learn=cache.learn)
         return LeftRows(spec, self.decoder, self.device, self.share, cache)
 
 
@@ -200,6 +207,8 @@ class LeftRows:
         if thread is not None:
             self._queue.put(None)
             thread.join()
+        if self.cache is not None:
+            self.cache.rooms.close()
 
     def _run(self) -> None:
         while (opening := self._queue.get()) is not None:
@@ -238,12 +247,15 @@ class LeftRows:
             ]
             if self.cache is not None and not self.cache.full:
                 for at, image in good:
-                    kept.append((int(opening.samples[at]), self.cache.add(int(opening.samples[at]), image)))
+                    sample = int(opening.samples[at])
+                    room = self.cache.add(sample, image)
+                    if room is not None:
+                        kept.append((sample, room, *image.shape[:2]))
         if self._stream is not None:
             self._stream.synchronize()  # (until then bytes may be read where they lie)
-        for sample, there in kept:
-            if there is not None and self.cache is not None:
-                self.cache.publish(sample, there)
+        for one in kept:
+            assert self.cache is not None
+            self.cache.publish(*one)
         self.decoded += len(good)
         made = [at for at, _ in good]
         opening.pictures = Pictures.together(opening.pictures, Pictures.of([image for _, image in good]))
@@ -299,7 +311,7 @@ class LeftRows:
             for image in pictures.tensors:
                 image.record_stream(stream)
             if self.cache is not None:
-                self.cache.read_on(stream)
+                self.cache.rooms.read_on(stream)
         cut = cutting_kernel.cut if cutting_kernel.usable(pixels) else plain_cut
         cut(pictures, cuts_of(jobs, self._spec), pixels, targets.tolist())
 

@@ -10,6 +10,8 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from headrace.channel.channel import Dial
 from headrace.coordinate.protocol import Join
 from headrace.core import environment
@@ -19,7 +21,11 @@ from headrace.core.layout import RowLayout
 from headrace.engine.bodies import Body
 from headrace.engine.share import SharedStore
 from headrace.host.client import SharedClient
+from headrace.loader.device_cache import Rooms
+from headrace.loader.device_memory import DeviceMemory, device_name
+from headrace.loader.device_pool import PoolRooms
 from headrace.loader.options import Options
+from headrace.recipes.fingerprint import digest
 from headrace.recipes.recipe import Recipe
 from headrace.sources import identities
 
@@ -82,6 +88,28 @@ class Sharing:
                 collates=not rows,
                 fills=rows,
             )
+        )
+
+    def device_pool(
+        self, device: torch.device, memory: Callable[[torch.device], DeviceMemory]
+    ) -> Callable[..., Rooms] | None:
+        """Makes room for images in the memory of a device that jobs there share; None: they are not shared."""
+        decoded = self._key(Form.DECODED)
+        if not decoded or not self._options.gpu_cache:
+            return None
+        number, label = device_name(device)
+        try:
+            there = memory(device)
+        except OSError as error:
+            warnings.warn(f"gpu_cache= is this job's own: {error}", stacklevel=2)
+            return None
+        return functools.partial(
+            PoolRooms,
+            self.client.dial,
+            self.client.token,
+            there,
+            key=digest("device", number, self._recipe.source.fingerprint(), decoded),
+            label=label,
         )
 
     def _key(self, form: Form, layout: RowLayout | None = None) -> str:

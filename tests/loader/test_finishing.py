@@ -17,6 +17,7 @@ from headrace.loader.device import DeviceFeed
 from headrace.loader.finishing import divide, rows_kept
 from headrace.recipes.image.rows import Layout, Normalise, RandomErasing
 from tests.loader import pictures
+from tests.loader.device_jobs import Here
 
 image = hr.image
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -42,18 +43,6 @@ TAILS: dict[str, list[Any]] = {
         image.random_erasing(1.0, value="random"),
     ],
 }
-
-
-class Here:
-    """Takes the place of a feed: its device is this one."""
-
-    def __init__(self, device: torch.device, *, chosen: bool = True) -> None:
-        self.device = device
-        self.sent = self.copied = 0
-        self.waited = 0.0
-
-    def send(self, value: Any, lease: Any = None, finish: Any = None) -> Any:
-        return value if finish is None else finish(value)
 
 
 @pytest.fixture(params=["here", "kernel", "operations"])

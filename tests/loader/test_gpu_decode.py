@@ -12,7 +12,6 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,53 +29,26 @@ from headrace.coordinate.messages import Order
 from headrace.coordinate.row_work import RowWork
 from headrace.core.forms import CACHEABLE, Form
 from headrace.host import control
-from headrace.loader import choose_session, left_rows
+from headrace.loader import left_rows
 from headrace.loader.cuts import Pictures, cuts_of, plain_cut
 from headrace.loader.device_decoders import can_decode, find_decoder
 from headrace.recipes.image import kernels, left
 from headrace.recipes.image.rowspec import JOB, RowSpec
 from headrace.sampling import Draw
 from tests.loader import pictures
+from tests.loader.device_jobs import Own, stand_in
 from tests.loader.helpers import descendants
-from tests.loader.test_finishing import Here
 
 image = hr.image
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 SIZE = 64
 
 
-class Own:
-    """Decodes as a device would, with the kernels of workers."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.refuse: Callable[[int], bool] = lambda number: False
-        self.error: Exception | None = None
-
-    def __call__(self, blobs: Any) -> list[torch.Tensor | None]:
-        if self.error is not None:
-            raise self.error
-        outs = [
-            np.empty((height, width, 3), np.uint8) for _, width, height, _, _ in kernels.probe_many(blobs)
-        ]
-        status = kernels.decode_many(kernels.Workspace(), blobs, None, outs)
-        found: list[torch.Tensor | None] = []
-        for out, bad in zip(outs, status.tolist(), strict=True):
-            self.count += 1
-            refused = bad or self.refuse(self.count)
-            # (planes, as those who decode on a device lay them out)
-            planes = torch.from_numpy(out).permute(2, 0, 1).contiguous()
-            found.append(None if refused else planes.permute(1, 2, 0))
-        return found
-
-
 @pytest.fixture
 def own(monkeypatch: pytest.MonkeyPatch) -> Own:
     """This machine takes the place of a device."""
     found = Own()
-    monkeypatch.setattr(choose_session, "find_device", lambda name: name and torch.device("cpu"))
-    monkeypatch.setattr(choose_session, "DeviceFeed", Here)
-    monkeypatch.setattr(choose_session, "find_decoder", lambda device: found)
+    stand_in(found, monkeypatch.setattr)
     return found
 
 

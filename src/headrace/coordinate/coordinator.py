@@ -107,6 +107,8 @@ class Coordinator:
         are not."""
         self.leave = 0.0
         """The share of rows that is left to a device."""
+        self.holds = False
+        """Whether it has room for their images."""
         self._owed = 0.0
         """Of a row that was to be left, so far."""
 
@@ -205,7 +207,7 @@ class Coordinator:
             order.words = batch.draw.words[start : start + len(indices)].tobytes()
         if self.leave and not again:
             self._owed += self.leave * len(indices)
-            order.leave = int(self._owed)
+            order.leave, order.holds = int(self._owed), self.holds
             self._owed -= order.leave
         if dress:
             self.directory.dress(order, batch.draw, again=again)

@@ -58,6 +58,8 @@ class Order(msgspec.Struct, array_like=True):
     """That batch's number."""
     leave: int = 0
     """So many of its rows are left to a device, as far as they can be."""
+    holds: bool = False
+    """The device holds the images of these, so they need not be cached here."""
 
     def index_array(self) -> NDArray[np.int64]:
         """The samples, row by row."""

@@ -82,17 +82,19 @@ class RowWork:
         self.forms[held] = _IS_ENCODED
         return np.flatnonzero(held)
 
-    def left(self, count: int) -> NDArray[np.bool_] | None:
+    def left(self, count: int, *, holds: bool = False) -> NDArray[np.bool_] | None:
         """Rows that are left to a device, if there are to be so many: those that it holds, and the last of those of
-        which nothing is published that it would have to be made here for. None: there are none."""
+        which nothing is published that it would have to be made here for. None: there are none. ``holds``: their
+        images stay there, and so are not published decoded."""
+        made_here = _AUGMENTED if holds else _DECODED | _AUGMENTED
         if self._held is not None and self._held.any():
-            return self._held | self._chosen(count, but=self._held)
-        chosen = self._chosen(count, but=None) if count else None
+            return self._held | self._chosen(count, made_here, but=self._held)
+        chosen = self._chosen(count, made_here, but=None) if count else None
         return chosen if chosen is not None and chosen.any() else None
 
-    def _chosen(self, count: int, but: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
+    def _chosen(self, count: int, made_here: int, but: NDArray[np.bool_] | None) -> NDArray[np.bool_]:
         mask = np.zeros(len(self.ways), np.bool_)
-        may = self.is_decoded() & (self.ways == RUN) & ((self.keep & (_DECODED | _AUGMENTED)) == 0)
+        may = self.is_decoded() & (self.ways == RUN) & ((self.keep & made_here) == 0)
         if but is not None:
             may &= ~but
         if count:

@@ -28,7 +28,7 @@ from headrace.engine.reader import Reader
 from headrace.engine.store import Store
 from headrace.planning import Spent
 from headrace.planning.window import SharedTime
-from headrace.recipes.image.left import Held
+from headrace.recipes.image.left import Held, is_plain
 from headrace.recipes.program import Fault, Work
 from headrace.sources.source import Source
 
@@ -165,12 +165,16 @@ class FetchStage:
             ),
             faults=faults,
             words=np.frombuffer(order.words, np.int64) if order.words else None,
-            leave=todo.left(0 if to_disk else order.leave),
+            leave=todo.left(0 if to_disk else order.leave, holds=order.holds),
         )
         taken: dict[int, tuple[int, int]] = {}
         work.taken = taken
         work.keep[list(to_disk)] = True
         work.keep[held] = False
+        if order.holds and work.leave is not None:
+            room = order.slot_bytes // max(order.rows, 1)
+            for row in np.flatnonzero(work.leave & work.keep).tolist():
+                work.keep[row] = len(inputs[row]) > room or not is_plain(inputs[row])
         if self._masks is not None:
             work.beside, seconds = self._masks.read(
                 indices, np.flatnonzero(ways == RUN).tolist(), patient=not order.fill

@@ -50,6 +50,8 @@ _SOON, _LATE = 0.1, 2.0
 """Seconds between looks at what others have added: while they do, and while they do not."""
 _PART = 1 << 20
 """Samples that are looked at, at a time."""
+_BRIEFLY = 2.0
+"""Seconds for which the first image waits for a pool: a host has been found by then, and answers in a moment."""
 _FAREWELL = 5.0
 
 Learn = Callable[[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]], None]
@@ -93,16 +95,26 @@ class PoolRooms:
         self._sending = threading.Lock()
         self._said = threading.Condition()
         self._answer: Room | None = None
-        self._closed = threading.Event()
+        self._closed, self._met = threading.Event(), threading.Event()
+        self._patient = True
+        """Whether a pool has not been waited for."""
         self._thread = threading.Thread(target=self._run, name="headrace-device", daemon=True)
         if chunk:
             self._thread.start()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a host."""
+        return self._channel is not None
 
     # -- what the thread that decodes does -----------------------------------------------------------------------
 
     def take(self, nbytes: int) -> device_cache.Room | None:
         """See ``Rooms``."""
         size = -(-nbytes // UNIT) * UNIT
+        if self._patient:
+            self._patient = False
+            self._met.wait(_BRIEFLY)  # (all that is decoded before is decoded again)
         if self._table is None or size > self._chunk:
             return None
         if (not self._mine or self._used + size > self._chunk) and not self._next_chunk(size):
@@ -266,6 +278,7 @@ class PoolRooms:
             self._told = set()
             self._channel = channel
         self.full = self._chunk == 0
+        self._met.set()
 
     def _listen(self, channel: Channel) -> None:
         pause, looked = _SOON, time.monotonic()

@@ -167,7 +167,12 @@ class LeftRows:
     def share(self) -> float:
         """Of rows that are left. More are, while there is room for their images."""
         share = self._division.share
-        return share if self.cache is None or self.cache.full else max(share, _FILLING)
+        return max(share, _FILLING) if self.holds else share
+
+    @property
+    def holds(self) -> bool:
+        """Whether images stay on the device that are decoded there."""
+        return self.cache is not None and not self.cache.full
 
     @property
     def counts(self) -> dict[str, int]:

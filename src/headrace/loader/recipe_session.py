@@ -107,7 +107,7 @@ class RecipeSession(Hosted):
         if leaves is not None and left is not None:
             self.left = leaves.rows(left.spec, parts.arena, task.held, len(recipe.source))
             self.copies = COPIES
-            self.host.coordinator.leave = self.left.share
+            self.host.coordinator.leave, self.host.coordinator.holds = self.left.share, self.left.holds
         self._unknown = False
         """Only a first sample shows how samples look."""
         self._rows: RowBatches | None = None
@@ -248,7 +248,7 @@ class RecipeSession(Hosted):
         self.cache.look(self.workers, self.layout)
         if self.left is not None:
             leave = self.left.taken(len(batch.draw.indices), self.host.totals.waited)
-            self.host.coordinator.leave = leave
+            self.host.coordinator.leave, self.host.coordinator.holds = leave, self.left.holds
         if batch.left:
             value = self._unsettled(batch)
         else:

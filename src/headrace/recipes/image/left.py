@@ -14,7 +14,7 @@ from headrace.recipes.image.rowspec import JOB, PROBE, Blob, RowSpec
 _HEAD = np.dtype([("nbytes", np.int64), ("job", JOB)])
 """What stands at the end of the row."""
 _COLOURS = 3
-_END = b"\xff\xd9"
+_BEGIN, _END = b"\xff\xd8", b"\xff\xd9"
 
 
 class LeftRow(NamedTuple):
@@ -53,8 +53,13 @@ def can_be_left(infos: NDArray[np.int32], blobs: list[Blob], row_bytes: int) -> 
     fits = np.array(sizes, np.int64) <= row_bytes - _HEAD.itemsize
     may: NDArray[np.bool_] = (infos[:, 0] == 0) & (infos[:, 3] == 1) & (infos[:, 4] == _COLOURS) & fits
     for at in np.flatnonzero(may).tolist():
-        may[at] = type(blobs[at]) is Held or (is_whole(blobs[at]) and is_baseline(blobs[at]))
+        may[at] = type(blobs[at]) is Held or is_plain(blobs[at])
     return may
+
+
+def is_plain(blob: Blob) -> bool:
+    """Whether it is a JPEG image of the plain kind, all of it."""
+    return bytes(blob[:2]) == _BEGIN and is_whole(blob) and is_baseline(blob)
 
 
 def is_whole(blob: Blob) -> bool:

@@ -120,10 +120,17 @@ def sums(batch: Any) -> list[float]:
     return [*found, *batch[1].tolist()]
 
 
-def expected(folder: str, seed: int, epochs: int) -> list[list[list[float]]]:
-    """What a job gets that shares nothing and holds nothing."""
-    with hr.DataLoader(recipe(folder), **options(seed)) as loader:
-        return [[sums(batch) for batch in loader] for _ in range(epochs)]
+def expected(folder: str, seed: int) -> list[list[list[float]]]:
+    """What a job gets in two epochs that shares nothing and holds nothing. Whoever is first finds out for all."""
+    known = Path(folder, f"expected-{seed}.json")
+    if not known.exists():
+        with hr.DataLoader(recipe(folder), **options(seed)) as loader:
+            found = [[sums(batch) for batch in loader] for _ in range(2)]
+        new = Path(folder, f"expected-{os.getpid()}")
+        new.write_text(json.dumps(found))
+        new.rename(known)
+    epochs: list[list[list[float]]] = json.loads(known.read_text())
+    return epochs
 
 
 def job(folder: str, into: str, seed: int, here: bool, more: dict[str, Any]) -> None:
@@ -133,7 +140,7 @@ def job(folder: str, into: str, seed: int, here: bool, more: dict[str, Any]) -> 
     torch.set_num_threads(1)
     lines = open(into, "a", buffering=1)  # noqa: SIM115
     sys.stderr = lines
-    epochs = expected(folder, seed, 3)
+    epochs = expected(folder, seed)
     with hr.DataLoader(recipe(folder), **options(seed), share=True, **more) as loader:
         while not os.path.exists(f"{folder}/enough"):
             for number, whole in enumerate(epochs):
@@ -145,7 +152,7 @@ def job(folder: str, into: str, seed: int, here: bool, more: dict[str, Any]) -> 
                 told = {"epoch": number, "right": bool(right), "pid": os.getpid()}
                 told |= {name: getattr(device, name) for name in ("decoded", "hits", "held", "held_bytes")}
                 lines.write(json.dumps(told) + "\n")
-                time.sleep(0.01)  # (others are here, too)
+                time.sleep(0.1)  # (others are here, too)
     lines.write(json.dumps({"over": True, "right": True}) + "\n")
     os._exit(0)
 

@@ -32,6 +32,9 @@ from tests.sharing.fixtures import place
 
 __all__ = ["place"]
 SAMPLES = 64
+IMAGES = 48
+KILLS = int(os.environ.get("HEADRACE_KILLS", "0"))
+"""How many jobs the longer tests kill."""
 BUDGET = 1 << 26
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 spawn: Any = multiprocessing.get_context("forkserver")
@@ -41,7 +44,7 @@ spawn.set_forkserver_preload(["tests.loader.device_jobs"])
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root, dice = tmp_path_factory.mktemp("photos"), np.random.default_rng(4)
-    for number in range(96):
+    for number in range(IMAGES):
         height, width = dice.integers(60, 200, 2)
         pixels = dice.integers(0, 255, (height // 8 + 2, width // 8 + 2, 3), np.uint8)
         Image.fromarray(pixels).resize((int(width), int(height))).save(root / f"{number:02}.jpg", quality=80)
@@ -347,7 +350,7 @@ def last(into: str) -> dict[str, Any]:
 
 def test_jobs_that_share_decode_each_image_once(start: Any, photos: Path) -> None:
     first, one = start(1)
-    assert wait_until(lambda: last(one).get("held", 0) == 96, 60), Path(one).read_text()
+    assert wait_until(lambda: last(one).get("held", 0) == IMAGES, 60), Path(one).read_text()
     second, other = start(2)
     assert wait_until(lambda: len(told(other)) >= 6, 60), Path(other).read_text()
     (photos / "enough").touch()
@@ -356,9 +359,10 @@ def test_jobs_that_share_decode_each_image_once(start: Any, photos: Path) -> Non
         assert process.exitcode == 0
     assert all(line["right"] for line in (*told(one), *told(other)))
     late = [line for line in told(other) if "held" in line][-1]
-    # (the pool is told of in a moment, and by then the first epoch has begun)
-    assert late["held"] == 96 and late["decoded"] <= 96
-    assert late["hits"] > 0
+    # (what the first job holds is known in a moment, and by then the first epoch has begun)
+    assert late["held"] == IMAGES and late["hits"] > 0
+    counts = [line["decoded"] for line in told(other) if "decoded" in line]
+    assert counts[-1] == counts[1] <= 2 * IMAGES
 
 
 def kills(start: Any, photos: Path, count: int, *, here: bool, at_once: int = 1) -> None:
@@ -385,6 +389,7 @@ def kills(start: Any, photos: Path, count: int, *, here: bool, at_once: int = 1)
     ), "they go on"
     (found,) = devices()
     assert found.jobs == 3 and found.bytes <= found.budget
+    assert all(told(into)[-1]["held"] == IMAGES for _, into in others)
     (photos / "enough").touch()
     for process, into in others:
         process.join(60)
@@ -394,23 +399,23 @@ def kills(start: Any, photos: Path, count: int, *, here: bool, at_once: int = 1)
 
 
 def test_jobs_that_are_killed_beside_others(start: Any, photos: Path) -> None:
-    kills(start, photos, 4, here=True)
+    kills(start, photos, 3, here=True)
 
 
 def test_images_here_and_there(start: Any, photos: Path) -> None:
     """What is held by the device need not be cached here, and what is cached here is not decoded there."""
-    process, into = start(1, split=None, cache="1MiB", gpu_cache="2MiB")
+    process, into = start(1, split=None, cache="512KiB", gpu_cache="1MiB")
     assert wait_until(lambda: len(told(into)) > 12, 60), Path(into).read_text()
     (photos / "enough").touch()
     process.join(60)
     assert process.exitcode == 0 and all(line["right"] for line in told(into))
     found = [line for line in told(into) if "held" in line][-1]
-    assert 0 < found["held"] < 96
+    assert 0 < found["held"] < IMAGES
 
 
 @pytest.mark.slow
-def test_jobs_that_are_killed_a_hundred_times(start: Any, photos: Path) -> None:
-    kills(start, photos, 100, here=True)
+def test_jobs_that_are_killed_many_times(start: Any, photos: Path) -> None:
+    kills(start, photos, KILLS or 30, here=True, at_once=3)
 
 
 def test_a_host_that_is_killed_beneath_jobs(start: Any, photos: Path) -> None:
@@ -454,10 +459,10 @@ def test_memory_of_a_device_outlives_who_made_it() -> None:
     mine.close()
     assert bool((read == torch.arange(1 << 28, device=device) % 251).all())
     torch.cuda.empty_cache()
-    assert before - free() >= 1 << 28
+    assert before - free() > 1 << 27
     theirs.close()
     torch.cuda.empty_cache()
-    assert before - free() < 1 << 26
+    assert before - free() < 1 << 27
     with pytest.raises(OSError, match="cuMem"):
         mine.map(os.open("/dev/null", os.O_RDONLY), 1 << 21)
     with pytest.raises(MemoryError):
@@ -469,19 +474,31 @@ def test_jobs_on_a_device_that_are_killed(start: Any, photos: Path) -> None:
     """None of its memory is lost: the jobs' own is the driver's to take back, and what they shared the host's."""
     torch.zeros(1, device="cuda")
     before = free()
-    kills(start, photos, int(os.environ.get("HEADRACE_KILLS", "8")), here=False, at_once=4)
+    kills(start, photos, KILLS or 8, here=False, at_once=4)
     assert wait_until(lambda: before - free() < 1 << 26, 30), before - free()
 
 
 @cuda
-def test_states_of_shared_images_on_a_device(place: Path, photos: Path) -> None:
-    whole = device_jobs.expected(str(photos), 1, 2)
-    made = device_jobs.recipe(str(photos))
+def test_two_loaders_of_one_process_on_a_device(place: Path, photos: Path) -> None:
+    whole = device_jobs.expected(str(photos), 1)
+    made, more = device_jobs.recipe(str(photos)), {"share": True, "gpu_cache": "64MiB", "split": (1, 0, 0)}
+
+    def epochs(loader: Any) -> bool:
+        found = []
+        for number in range(2):
+            loader.set_epoch(number)
+            found.append([device_jobs.sums(batch) for batch in loader])
+        return np.allclose(found, whole)
+
     with (
-        hr.DataLoader(made, **device_jobs.options(1), share=True, gpu_cache="64MiB") as one,
-        hr.DataLoader(made, **device_jobs.options(1), share=True, gpu_cache="64MiB") as other,
+        hr.DataLoader(made, **device_jobs.options(1), **more) as one,
+        hr.DataLoader(made, **device_jobs.options(1), **more) as other,
     ):
-        for loader in (one, other):
-            assert np.allclose([[device_jobs.sums(batch) for batch in loader] for _ in range(2)], whole)
-        stats = other.stats().device
-        assert stats is not None and stats.held == 96 and stats.decoded < 96
+        assert epochs(one) and epochs(other)
+        assert wait_until(lambda: told_of(other).held == IMAGES, 10)
+        decoded = told_of(other).decoded
+        assert epochs(other) and epochs(one) and told_of(other).decoded == decoded
+
+
+def told_of(loader: Any) -> Any:
+    return loader.stats().device

@@ -11,6 +11,8 @@ Three orders have to hold, and no thread of the host waits for any of them (but 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import os
 import time
 import warnings
@@ -75,6 +77,30 @@ def find_device(name: str | None) -> torch.device | None:
     if index >= count:
         raise OptionError(f"device={name!r}: there are {count} CUDA devices here, counted from 0")
     return torch.device("cuda", index)
+
+
+_events: weakref.WeakSet[Any] = weakref.WeakSet()
+"""All events of this process."""
+
+
+def make_event() -> Any:
+    """An event of torch's. In a child that is forked it lives for ever: torch would end a process that lets one go
+    and cannot use its device."""
+    if not _guarded:
+        _guarded.append(True)
+        os.register_at_fork(after_in_child=_keep_events)
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+    _events.add(event)
+    return event
+
+
+_guarded: list[bool] = []
+
+
+def _keep_events() -> None:
+    gc.freeze()  # (nor is what was garbage already the child's to clear away)
+    for event in list(_events):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
 
 
 class LockedPages:
@@ -208,7 +234,7 @@ class DeviceFeed:
             if finish is not None:
                 there = finish(there)
                 made = list(_tensors(there))
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = make_event()
             event.record(self.stream)
         self._flight.add(event)
         if locked:

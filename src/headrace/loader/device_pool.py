@@ -46,7 +46,7 @@ from headrace.loader.device_memory import DeviceMemory
 
 _GREETING = 10.0
 """Seconds for a host to take this job in, and to say where there is room."""
-_SOON, _LATE = 0.1, 2.0
+_SOON, _LATE = 0.02, 2.0
 """Seconds between looks at what others have added: while they do, and while they do not."""
 _PART = 1 << 20
 """Samples that are looked at, at a time."""
@@ -289,24 +289,28 @@ class PoolRooms:
                 received = receive_within(channel, max(0.0, looked + pause - time.monotonic()))
                 if received is None:
                     return
-                self._hear(decode_reply(received[0]), received[1])
+                if self._hear(decode_reply(received[0]), received[1]):
+                    pause = 0.0
             if time.monotonic() - looked >= pause:
-                pause = _SOON if self._look() else min(_LATE, pause * 1.5)
+                pause = _SOON if self._look() else min(_LATE, max(_SOON, pause * 1.5))
                 looked = time.monotonic()
 
-    def _hear(self, reply: Reply, attached: Attached | None) -> None:
+    def _hear(self, reply: Reply, attached: Attached | None) -> bool:
+        """Take in what the host says; whether there may be images now that could not be found before."""
         try:
             fd = None if attached is None else attached.memory()
             if isinstance(reply, Chunk) and fd is not None:
                 self._told.add(reply.number)
                 if reply.number not in self._fds:
                     self._keep(reply.number, os.dup(fd))
-            elif isinstance(reply, MoreRoom):
+                return True
+            if isinstance(reply, MoreRoom):
                 self.full = False
             elif isinstance(reply, Room):
                 with self._said:
                     self._answer = reply
                     self._said.notify_all()
+            return False
         finally:
             if attached is not None:
                 attached.close()

@@ -29,9 +29,9 @@ from headrace.coordinate.messages import Order
 from headrace.coordinate.row_work import RowWork
 from headrace.core.forms import CACHEABLE, Form
 from headrace.host import control
-from headrace.loader import left_rows
+from headrace.loader import choose_session, left_rows
 from headrace.loader.cuts import Pictures, cuts_of, plain_cut
-from headrace.loader.device_decoders import can_decode, find_decoder
+from headrace.loader.device_decoders import DECODERS, can_decode, find_decoder
 from headrace.recipes.image import kernels, left
 from headrace.recipes.image.rowspec import JOB, RowSpec
 from headrace.sampling import Draw
@@ -369,6 +369,7 @@ def test_one_that_is_at_fault_is_found(
 
 def test_without_anything_that_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision.io", None)
+    monkeypatch.setitem(sys.modules, "nvidia.nvimgcodec", None)
     with pytest.raises(hr.OptionError, match="install the torchvision"):
         find_decoder(torch.device("cuda"))
 
@@ -591,8 +592,19 @@ def test_the_share_is_kept_over_all_orders(share: float, sizes: list[int], rows:
 # -- on a GPU --------------------------------------------------------------------------------------------------
 
 cuda = pytest.mark.skipif(
-    not torch.cuda.is_available() or not can_decode(), reason="no CUDA device, or no torchvision"
+    not torch.cuda.is_available() or not can_decode(), reason="no CUDA device, or nothing that decodes there"
 )
+
+
+@pytest.fixture(params=sorted(DECODERS))
+def decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each of those who decode there."""
+    try:
+        DECODERS[request.param](torch.device("cuda", 0))
+    except ImportError as error:
+        pytest.skip(f"{request.param}: {error}")
+    monkeypatch.setattr(choose_session, "find_decoder", DECODERS[request.param])
+    return str(request.param)
 
 
 @pytest.fixture
@@ -603,7 +615,7 @@ def plain(photos: list[str]) -> list[str]:
 
 @cuda
 @pytest.mark.parametrize("more", [{"gpu_decode": 1.0}, {"gpu_cache": 1 << 28}], ids=str)
-def test_a_gpu_decodes_nearly_the_same(plain: list[str], more: dict[str, Any]) -> None:
+def test_a_gpu_decodes_nearly_the_same(decoder: str, plain: list[str], more: dict[str, Any]) -> None:
     made = recipe(plain, tail=[image.to_float()])
     with hr.DataLoader(
         made, batch_size=8, seed=3, shuffle=True, num_workers=2, device="cuda", **more
@@ -621,7 +633,7 @@ def test_a_gpu_decodes_nearly_the_same(plain: list[str], more: dict[str, Any]) -
 @cuda
 @pytest.mark.parametrize("more", [{}, {"gpu_cache": 1 << 28}], ids=str)
 @pytest.mark.parametrize("side", [False, True])
-def test_a_gpu_that_lags(plain: list[str], more: dict[str, Any], side: bool) -> None:
+def test_a_gpu_that_lags(decoder: str, plain: list[str], more: dict[str, Any], side: bool) -> None:
     made = recipe(
         plain, tail=[image.color_jitter(0.4, 0.4, 0.4), image.to_float(), image.random_erasing(1.0)]
     )
@@ -652,7 +664,7 @@ def test_a_gpu_that_lags(plain: list[str], more: dict[str, Any], side: bool) -> 
 
 
 @cuda
-def test_memory_of_the_gpu_comes_back(plain: list[str]) -> None:
+def test_memory_of_the_gpu_comes_back(decoder: str, plain: list[str]) -> None:
     gc.collect()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
@@ -669,7 +681,7 @@ def test_memory_of_the_gpu_comes_back(plain: list[str]) -> None:
 
 @cuda
 @pytest.mark.parametrize("rule", ["skip", "substitute"])
-def test_bad_samples_on_a_gpu(damaged: list[str], rule: str) -> None:
+def test_bad_samples_on_a_gpu(decoder: str, damaged: list[str], rule: str) -> None:
     made, found = recipe(damaged), []
     options: dict[str, Any] = {"on_error": rule, "error_budget": 20, "batch_size": 8, "num_workers": 2}
     for more in ({}, {"device": "cuda", "gpu_decode": 1.0}):

@@ -11,6 +11,7 @@ import contextlib
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from headrace.cache.arena import Arena
 from headrace.engine.held import HeldSamples
 from headrace.loader import cutting_kernel
 from headrace.loader.cuts import Pictures, cuts_of, plain_cut
+from headrace.loader.device import make_event
 from headrace.loader.device_cache import DeviceCache, OwnRooms, Rooms
 from headrace.loader.device_decoders import DeviceDecoder
 from headrace.planning.device_share import DeviceShare
@@ -156,6 +158,8 @@ class LeftRows:
         self._workspace = kernels.Workspace()
         self._queue: queue.SimpleQueue[Opening | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._read: deque[tuple[Any, list[torch.Tensor]]] = deque()
+        """Images that are read on another stream than they were made on, until the event has happened."""
         self.decoded = 0
         """Images that the device decoded."""
         self.refused = 0
@@ -212,6 +216,8 @@ class LeftRows:
         if thread is not None:
             self._queue.put(None)
             thread.join()
+        while self._read:
+            self._read.popleft()[0].synchronize()
         if self.cache is not None:
             self.cache.rooms.close()
 
@@ -311,14 +317,18 @@ class LeftRows:
             targets, pictures, jobs = np.array([at for at, _ in some]), pictures.part(which), jobs[which]
         if not len(targets):
             return
+        while self._read and self._read[0][0].query():
+            self._read.popleft()
         if self._stream is not None:
             stream = torch.cuda.current_stream(self._device)
-            for image in pictures.tensors:
-                image.record_stream(stream)
             if self.cache is not None:
                 self.cache.rooms.read_on(stream)
         cut = cutting_kernel.cut if cutting_kernel.usable(pixels) else plain_cut
         cut(pictures, cuts_of(jobs, self._spec), pixels, targets.tolist())
+        if self._stream is not None and pictures.tensors:
+            event = make_event()
+            event.record(stream)
+            self._read.append((event, pictures.tensors))
 
 
 def _is_of(image: torch.Tensor, job: Any) -> bool:

@@ -20,6 +20,7 @@ import torch
 import headrace as hr
 from headrace.loader import choose_session
 from headrace.loader.cuts import memory_at
+from headrace.loader.device_decoders import decoded
 from headrace.recipes.image import kernels
 
 SIZE = 96
@@ -65,7 +66,12 @@ class Own:
         self.refuse: Callable[[int], bool] = lambda number: False
         self.error: Exception | None = None
 
-    def __call__(self, blobs: Any) -> list[torch.Tensor | None]:
+    threads = 2
+
+    def __call__(self, blobs: Any) -> Any:
+        return decoded(self.images(blobs))
+
+    def images(self, blobs: Any) -> list[torch.Tensor | None]:
         if self.error is not None:
             raise self.error
         outs = [

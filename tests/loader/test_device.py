@@ -127,6 +127,39 @@ def test_a_loop_is_only_so_far_ahead_of_its_device() -> None:
     assert waited == [events[1]]
 
 
+def test_a_forked_child_lets_no_event_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch would end it."""
+    gone = os.pipe()
+
+    class OfTorch:
+        def record(self, stream: Any) -> None:
+            pass
+
+        def __del__(self) -> None:
+            os.write(gone[1], b"x")
+
+    monkeypatch.setattr(torch.cuda, "Event", OfTorch)
+    events: list[Any] = [module.Event(None) for _ in range(3)]
+    loop: list[Any] = [module.Event(None)]
+    loop.append(loop)
+    del loop, events[0]
+    assert os.read(gone[0], 9) == b"x", "here they go"
+    child = os.fork()
+    if child == 0:
+        events.clear()
+        gc.collect()
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.set_blocking(gone[0], False)
+    with pytest.raises(BlockingIOError):
+        os.read(gone[0], 9)
+    events.clear()
+    gc.collect()
+    assert os.read(gone[0], 9) == b"xxx"
+    os.close(gone[0])
+    os.close(gone[1])
+
+
 # -- what comes ----------------------------------------------------------------------------------------------
 
 
@@ -359,7 +392,7 @@ def test_each_order_is_needed(without: str, monkeypatch: pytest.MonkeyPatch) -> 
     def take(self: Any) -> Any:
         stream = torch.cuda.current_stream(self._device)
         if without != "the user's wait":
-            stream.wait_event(self._event)
+            stream.wait_event(self._event.of_torch)
         if without != "the streams of what is let go of":
             for tensor in self._tensors:
                 tensor.record_stream(stream)

@@ -33,6 +33,8 @@ from tests.sharing.fixtures import place
 __all__ = ["place"]
 SAMPLES = 64
 IMAGES = 48
+ALONE = "PYTEST_XDIST_WORKER" not in os.environ
+"""Whether no other test uses the memory of a device meanwhile."""
 KILLS = int(os.environ.get("HEADRACE_KILLS", "0"))
 """How many jobs the longer tests kill."""
 BUDGET = 1 << 26
@@ -459,10 +461,10 @@ def test_memory_of_a_device_outlives_who_made_it() -> None:
     mine.close()
     assert bool((read == torch.arange(1 << 28, device=device) % 251).all())
     torch.cuda.empty_cache()
-    assert before - free() > 1 << 27
+    assert not ALONE or before - free() >= 1 << 28
     theirs.close()
     torch.cuda.empty_cache()
-    assert before - free() < 1 << 27
+    assert not ALONE or before - free() < 1 << 26
     with pytest.raises(OSError, match="cuMem"):
         mine.map(os.open("/dev/null", os.O_RDONLY), 1 << 21)
     with pytest.raises(MemoryError):
@@ -475,7 +477,7 @@ def test_jobs_on_a_device_that_are_killed(start: Any, photos: Path) -> None:
     torch.zeros(1, device="cuda")
     before = free()
     kills(start, photos, KILLS or 8, here=False, at_once=4)
-    assert wait_until(lambda: before - free() < 1 << 26, 30), before - free()
+    assert not ALONE or wait_until(lambda: before - free() < 1 << 26, 30), before - free()
 
 
 @cuda

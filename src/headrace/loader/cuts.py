@@ -99,10 +99,12 @@ class Pictures:
         return cls(np.array(places, np.int64), np.array(shapes, np.int32).reshape(-1, 5), images)
 
     @classmethod
-    def planes(cls, places: NDArray[np.int64], sides: NDArray[np.int32]) -> Pictures:
+    def planes(
+        cls, places: NDArray[np.int64], sides: NDArray[np.int32], tensors: list[torch.Tensor] | None = None
+    ) -> Pictures:
         """Images whose planes lie one after the other."""
         high, wide = sides.T
-        return cls(places, np.stack([high, wide, wide, np.ones_like(wide), high * wide], 1), [])
+        return cls(places, np.stack([high, wide, wide, np.ones_like(wide), high * wide], 1), tensors or [])
 
     @classmethod
     def together(cls, one: Pictures, other: Pictures) -> Pictures:
@@ -116,7 +118,7 @@ class Pictures:
     def __len__(self) -> int:
         return len(self.places)
 
-    def part(self, which: list[int]) -> Pictures:
+    def part(self, which: list[int] | NDArray[np.intp]) -> Pictures:
         """Some of them."""
         return Pictures(self.places[which], self.shapes[which], self.tensors)
 

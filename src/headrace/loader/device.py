@@ -20,7 +20,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -79,28 +79,37 @@ def find_device(name: str | None) -> torch.device | None:
     return torch.device("cuda", index)
 
 
-_events: weakref.WeakSet[Any] = weakref.WeakSet()
-"""All events of this process."""
+class Event:
+    """An event of torch's. In a child that is forked it lives for ever: torch ends a process that lets one go and
+    cannot use its device. (torch's own must not be referred to weakly: not all of its versions say when they are
+    gone.)"""
 
+    __slots__ = ("__weakref__", "of_torch")
+    _all: ClassVar[weakref.WeakSet[Event]] = weakref.WeakSet()
+    _guarded: ClassVar[list[bool]] = []
 
-def make_event() -> Any:
-    """An event of torch's. In a child that is forked it lives for ever: torch would end a process that lets one go
-    and cannot use its device."""
-    if not _guarded:
-        _guarded.append(True)
-        os.register_at_fork(after_in_child=_keep_events)
-    event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-    _events.add(event)
-    return event
+    def __init__(self, stream: Any) -> None:
+        """Happens when all that is on the stream by now is done."""
+        if not self._guarded:
+            self._guarded.append(True)
+            os.register_at_fork(after_in_child=self._keep_all)
+        self._all.add(self)
+        self.of_torch: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self.of_torch.record(stream)
 
+    def query(self) -> bool:
+        """Whether it has happened."""
+        return bool(self.of_torch.query())
 
-_guarded: list[bool] = []
+    def synchronize(self) -> None:
+        """Wait until it has."""
+        self.of_torch.synchronize()
 
-
-def _keep_events() -> None:
-    gc.freeze()  # (nor is what was garbage already the child's to clear away)
-    for event in list(_events):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
+    @classmethod
+    def _keep_all(cls) -> None:
+        gc.freeze()  # (nor is what was garbage already the child's to clear away)
+        for event in list(cls._all):
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(event))
 
 
 class LockedPages:
@@ -147,15 +156,13 @@ class Sent:
 
     __slots__ = ("_device", "_event", "_tensors", "_value")
 
-    def __init__(
-        self, value: Any, tensors: list[torch.Tensor], event: torch.cuda.Event, device: torch.device
-    ) -> None:
+    def __init__(self, value: Any, tensors: list[torch.Tensor], event: Event, device: torch.device) -> None:
         self._value, self._tensors, self._event, self._device = value, tensors, event, device
 
     def take(self) -> Any:
         """The batch, for the stream that is current now."""
         stream = torch.cuda.current_stream(self._device)
-        stream.wait_event(self._event)
+        stream.wait_event(self._event.of_torch)
         for tensor in self._tensors:
             tensor.record_stream(stream)
         return self._value
@@ -234,8 +241,7 @@ class DeviceFeed:
             if finish is not None:
                 there = finish(there)
                 made = list(_tensors(there))
-            event = make_event()
-            event.record(self.stream)
+            event = Event(self.stream)
         self._flight.add(event)
         if locked:
             lease.until(event)

@@ -13,15 +13,26 @@ import torch
 from numpy.typing import NDArray
 
 from headrace.core.errors import OptionError
+from headrace.loader.cuts import Pictures
+from headrace.loader.nvjpeg import NvJpeg, find_library
 
 
 class DeviceDecoder(Protocol):
     """Decodes images on a device."""
 
-    def __call__(self, blobs: Sequence[NDArray[np.uint8]]) -> list[torch.Tensor | None]:
-        """The images there (uint8; height, width and three channels, in whatever order they lie), in the order of the
-        stream that is current; None in the place of one that cannot be decoded."""
+    threads: int
+    """So many may use it at a time."""
+
+    def __call__(self, blobs: Sequence[NDArray[np.uint8]]) -> tuple[Pictures, list[int]]:
+        """The images there, in the order of the stream that is current; and which of the blobs they are of: the rest
+        cannot be decoded."""
         ...
+
+
+def decoded(images: Sequence[torch.Tensor | None]) -> tuple[Pictures, list[int]]:
+    """Images (height, width, three channels); None in the place of one that could not be decoded."""
+    which = [at for at, image in enumerate(images) if image is not None]
+    return Pictures.of([image for image in images if image is not None]), which
 
 
 class Torchvision:
@@ -32,6 +43,8 @@ class Torchvision:
     when it was first used: where that may have been another one, all of the device is waited for.
     """
 
+    threads = 1
+
     def __init__(self, device: torch.device) -> None:
         used_before = "torchvision.io" in sys.modules
         io = importlib.import_module("torchvision.io")
@@ -41,12 +54,12 @@ class Torchvision:
             used_before and torch.cuda.device_count() > 1 and torch.cuda.current_device() != device.index
         )
 
-    def __call__(self, blobs: Sequence[NDArray[np.uint8]]) -> list[torch.Tensor | None]:
+    def __call__(self, blobs: Sequence[NDArray[np.uint8]]) -> tuple[Pictures, list[int]]:
         """See ``DeviceDecoder``."""
         found = self._all([torch.from_numpy(blob) for blob in blobs])
         if self._elsewhere:
             torch.cuda.synchronize(self._device)
-        return found
+        return decoded(found)
 
     def _all(self, blobs: list[torch.Tensor]) -> list[torch.Tensor | None]:
         try:
@@ -66,6 +79,8 @@ class NvImageCodec:
     """nvJPEG, by way of NVIDIA's nvImageCodec. It works on the stream that is current, and says of each image whether
     it could be decoded. The memory is its own, for as long as somebody has the image."""
 
+    threads = 1
+
     def __init__(self, device: torch.device) -> None:
         codec = importlib.import_module("nvidia.nvimgcodec")
         kinds = codec.BackendKind
@@ -79,27 +94,30 @@ class NvImageCodec:
         )
         self._wanted = codec.DecodeParams(color_spec=codec.ColorSpec.SRGB, apply_exif_orientation=False)
 
-    def __call__(self, blobs: Sequence[NDArray[np.uint8]]) -> list[torch.Tensor | None]:
+    def __call__(self, blobs: Sequence[NDArray[np.uint8]]) -> tuple[Pictures, list[int]]:
         """See ``DeviceDecoder``."""
         stream = torch.cuda.current_stream(self._device).cuda_stream
         images = self._decoder.decode(
             [self._stream(blob) for blob in blobs], params=self._wanted, cuda_stream=stream
         )
-        return [None if image is None else torch.as_tensor(image, device=self._device) for image in images]
+        return decoded(
+            [None if image is None else torch.as_tensor(image, device=self._device) for image in images]
+        )
 
 
 _THREADS = 2
 """Of the job, for images that the device decodes in part."""
 DECODERS: dict[str, Callable[[torch.device], DeviceDecoder]] = {
+    "nvjpeg": NvJpeg,
     "torchvision": Torchvision,
     "nvidia.nvimgcodec": NvImageCodec,
 }
-"""By the module that each needs, the faster ones first."""
+"""By what each needs, the faster ones first."""
 
 
 def can_decode() -> bool:
     """Whether something is installed that decodes on a device. It is not imported to find out."""
-    return any(_is_installed(name) for name in DECODERS)
+    return find_library() is not None or any(map(_is_installed, ("torchvision", "nvidia.nvimgcodec")))
 
 
 def _is_installed(name: str) -> bool:
@@ -118,6 +136,6 @@ def find_decoder(device: torch.device) -> DeviceDecoder:
         except (ImportError, AttributeError, RuntimeError) as error:
             said.append(f"{name}: {error}")
     raise OptionError(
-        "gpu_decode=True: images are decoded on a GPU by torchvision or nvidia-nvimgcodec, and neither can be used "
-        f"here ({'; '.join(said)}); install the torchvision that belongs to this torch, or leave gpu_decode= out"
+        "gpu_decode=True: images are decoded on a GPU by nvJPEG, torchvision or nvidia-nvimgcodec, and none can be "
+        f"used here ({'; '.join(said)}); install the torchvision that belongs to this torch, or leave gpu_decode= out"
     )

@@ -180,7 +180,8 @@ class PoolRooms:
         assert self._table is not None
         if max(height, width) > LONGEST:
             return
-        self._table.use(room.chunk, room.end)
+        # (another thread may have told of an image that lies behind it)
+        self._table.use(room.chunk, max(room.end, self._table.used(room.chunk)))
         offset = room.end - -(-room.memory.numel() // UNIT) * UNIT
         self._seen[sample] = self._table.words[sample] = word_of(room.chunk, offset, height, width)
 

@@ -24,8 +24,8 @@ from headrace.cache.arena import Arena
 from headrace.engine.held import HeldSamples
 from headrace.loader import cutting_kernel
 from headrace.loader.cuts import Pictures, cuts_of, plain_cut
-from headrace.loader.device import make_event
-from headrace.loader.device_cache import DeviceCache, OwnRooms, Rooms
+from headrace.loader.device import Event
+from headrace.loader.device_cache import DeviceCache, OwnRooms, Room, Rooms
 from headrace.loader.device_decoders import DeviceDecoder
 from headrace.planning.device_share import DeviceShare
 from headrace.recipes.image import kernels, left
@@ -153,11 +153,13 @@ class LeftRows:
     ) -> None:
         """``share``: of rows that are left, as far as they can be; True: as it is of use. ``cache``: keeps images."""
         self._spec, self._decoder, self._device, self.cache = spec, decoder, device, cache
-        self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._on_gpu = device.type == "cuda"
         self._division = Division(None if share is True else float(share))
         self._workspace = kernels.Workspace()
         self._queue: queue.SimpleQueue[Opening | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
+        self._one = threading.Lock()
+        """Held by whichever of them does what one of them does at a time."""
         self._read: deque[tuple[Any, list[torch.Tensor]]] = deque()
         """Images that are read on another stream than they were made on, until the event has happened."""
         self.decoded = 0
@@ -204,17 +206,22 @@ class LeftRows:
             self._find(opening)
             opening.end()
             return opening
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="headrace-decode", daemon=True)
-            self._thread.start()
+        if not self._threads:
+            self._threads = [
+                threading.Thread(target=self._run, name=f"headrace-decode-{number}", daemon=True)
+                for number in range(self._decoder.threads)
+            ]
+            for thread in self._threads:
+                thread.start()
         self._queue.put(opening)
         return opening
 
     def close(self) -> None:
         """Nothing more is begun; what was begun is done."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
+        threads, self._threads = self._threads, []
+        for _ in threads:
             self._queue.put(None)
+        for thread in threads:
             thread.join()
         while self._read:
             self._read.popleft()[0].synchronize()
@@ -222,9 +229,11 @@ class LeftRows:
             self.cache.rooms.close()
 
     def _run(self) -> None:
+        # (what it does is little, and training would have it wait for long)
+        stream: Any = torch.cuda.Stream(self._device, priority=-1) if self._on_gpu else None  # type: ignore[no-untyped-call]
         while (opening := self._queue.get()) is not None:
             try:
-                self._open(opening)
+                self._open(opening, stream)
             except BaseException as error:  # to be raised where it is waited for
                 opening.error = error
             opening.end()
@@ -239,8 +248,9 @@ class LeftRows:
         opening.pictures = Pictures.planes(*self.cache.find(opening.samples[held]))
         opening.cuts_from = held
 
-    def _open(self, opening: Opening) -> None:
-        self._find(opening)
+    def _open(self, opening: Opening, stream: Any) -> None:
+        with self._one:
+            self._find(opening)
         for at in np.flatnonzero(opening.nbytes < 0).tolist():
             opening.faults[int(opening.rows[at])] = "what a worker left of it cannot be read"
         given = np.flatnonzero(opening.nbytes > 0)
@@ -248,32 +258,36 @@ class LeftRows:
             left.bytes_of(opening.memory, *one)
             for one in zip(opening.rows[given].tolist(), opening.nbytes[given].tolist(), strict=True)
         ]
+        with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
+            pictures, which = self._decoder(blobs) if blobs else (_NONE, [])
+            right = _are_of(pictures, opening.jobs[given[which]])
+            pictures, made = pictures.part(np.flatnonzero(right)), given[which][right]
+            kept = self._keep(opening.samples[made], pictures)
+        if stream is not None:
+            stream.synchronize()  # (until then bytes may be read where they lie)
+        with self._one:
+            for one in kept:
+                assert self.cache is not None
+                self.cache.publish(*one)
+            self.decoded += len(made)
+            done = set(made.tolist())
+            for at, blob in zip(given.tolist(), blobs, strict=True):
+                if at not in done:
+                    self._here(opening, at, blob)
+        opening.pictures = Pictures.together(opening.pictures, pictures)
+        opening.cuts_from = np.concatenate([opening.cuts_from, made])
+
+    def _keep(self, samples: NDArray[np.int64], pictures: Pictures) -> list[tuple[int, Room, int, int]]:
+        """Copy images to where they stay, as far as there is room."""
         kept = []
-        with contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
-            images = self._decoder(blobs) if blobs else []
-            good = [
-                (at, image)
-                for at, image in zip(given.tolist(), images, strict=True)
-                if image is not None and _is_of(image, opening.jobs[at])
-            ]
-            if self.cache is not None and not self.cache.full:
-                for at, image in good:
-                    sample = int(opening.samples[at])
+        if self.cache is not None and not self.cache.full:
+            with self._one:
+                for at, sample in enumerate(samples.tolist()):
+                    image = pictures.tensor(at, self._device)
                     room = self.cache.add(sample, image)
                     if room is not None:
                         kept.append((sample, room, *image.shape[:2]))
-        if self._stream is not None:
-            self._stream.synchronize()  # (until then bytes may be read where they lie)
-        for one in kept:
-            assert self.cache is not None
-            self.cache.publish(*one)
-        self.decoded += len(good)
-        made = [at for at, _ in good]
-        opening.pictures = Pictures.together(opening.pictures, Pictures.of([image for _, image in good]))
-        opening.cuts_from = np.concatenate([opening.cuts_from, np.array(made, np.int64)])
-        for at, blob in zip(given.tolist(), blobs, strict=True):
-            if at not in made:
-                self._here(opening, at, blob)
+        return kept
 
     def _here(self, opening: Opening, at: int, blob: NDArray[np.uint8]) -> None:
         """Make a row as a worker would have made it, in its place."""
@@ -319,20 +333,19 @@ class LeftRows:
             return
         while self._read and self._read[0][0].query():
             self._read.popleft()
-        if self._stream is not None:
+        if self._on_gpu:
             stream = torch.cuda.current_stream(self._device)
             if self.cache is not None:
                 self.cache.rooms.read_on(stream)
         cut = cutting_kernel.cut if cutting_kernel.usable(pixels) else plain_cut
         cut(pictures, cuts_of(jobs, self._spec), pixels, targets.tolist())
-        if self._stream is not None and pictures.tensors:
-            event = make_event()
-            event.record(stream)
-            self._read.append((event, pictures.tensors))
+        if self._on_gpu and pictures.tensors:
+            self._read.append((Event(stream), pictures.tensors))
 
 
-def _is_of(image: torch.Tensor, job: Any) -> bool:
-    """Whether it is the image that was measured."""
-    scale = max(int(job["scale"]), 1)
-    height, width = (-(-side // scale) for side in image.shape[:2])
-    return (height, width) == (int(job["height"]), int(job["width"]))
+def _are_of(pictures: Pictures, jobs: NDArray[Any]) -> NDArray[np.bool_]:
+    """Of each, whether it is the image that was measured."""
+    scales = np.maximum(jobs["scale"], 1)
+    high, wide = -(-pictures.shapes[:, 0] // scales), -(-pictures.shapes[:, 1] // scales)
+    same: NDArray[np.bool_] = (high == jobs["height"]) & (wide == jobs["width"])
+    return same

@@ -46,7 +46,7 @@ class GpuBench:
         self.quick: bool = args.quick
         self.repeats: int = args.repeats or (1 if args.quick else 3)
         self.only: list[str] = args.only
-        self.seconds = 5.0 if args.quick else 12.0
+        self.seconds: float = args.seconds or (5.0 if args.quick else 12.0)
         self.photos = args.photos
         self.cache = args.cache
 
@@ -119,6 +119,8 @@ class GpuBench:
             **header("gpu", self.quick),
             "gpu": torch.cuda.get_device_name(),
             "torch": torch.__version__,
+            "repeats": self.repeats,
+            "seconds": self.seconds,
             "runs": found,
         }
         publish("gpu", self.quick, result, targets(found))
@@ -179,6 +181,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="make bench-gpu", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round of a few seconds each")
     parser.add_argument("--repeats", type=int)
+    parser.add_argument("--seconds", type=float, help="that each run is measured for")
     parser.add_argument(
         "--photos", default="", help="a folder of photos (default: those of the other benchmarks)"
     )

@@ -450,6 +450,7 @@ def free() -> int:
 @cuda
 def test_memory_of_a_device_outlives_who_made_it() -> None:
     torch.zeros(1, device="cuda")
+    torch.cuda.empty_cache()
     device = torch.device("cuda", 0)
     before = free()
     mine, theirs = CudaMemory(device), CudaMemory(device)

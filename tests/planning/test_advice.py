@@ -260,7 +260,7 @@ def test_slow_kernels_are_the_first_thing_said() -> None:
     ("machine", "said"),
     [
         (Machine(), "gpu_decode=True"),
-        (Machine(decode=1e-4, augment=1e-3), "gpu_cache="),
+        (Machine(decode=1e-4, augment=1e-3), ""),
         (Machine(storage=10 * MB), ""),
         (Machine(loop=0.01), ""),
     ],
@@ -270,6 +270,19 @@ def test_a_gpu_that_could_decode_is_named_where_processors_are_short(machine: Ma
     notes = [note for note in advice_on(machine, gpu_could_decode=True).notes if "gpu_" in note]
     assert [note.startswith(said) for note in notes] == ([True] if said else [])
     assert not any("gpu_" in note for note in advice_on(machine).notes)
+
+
+def test_what_a_gpu_would_hold() -> None:
+    """All images: then nothing is prepared any more. A half of them: it is prepared half as much."""
+    machine = Machine(loop=1e-4)
+    whole = gain_of(advice_on(machine, gpu_memory=1e12), "gpu cache")
+    assert whole == pytest.approx(1 / machine.loop / machine.rate, rel=0.05), "the trainer sets the pace"
+    half = advice_on(machine, gpu_memory=1.02 * machine.samples * machine.decoded)
+    assert gain_of(half, "gpu cache") == pytest.approx(2.0, rel=0.1)
+    (said,) = (one.what for one in half.remedies if one.kind == "gpu cache")
+    assert 'gpu_cache="1.0GiB" (50% of the images' in said
+    assert gain_of(advice_on(machine), "gpu cache") == 1.0
+    assert gain_of(advice_on(Machine(loop=0.01), gpu_memory=1e12), "gpu cache") == 1.0
 
 
 def dataset(**changes: Any) -> Situation:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+import torch
+
 from headrace.coordinate.directory import Directory
 from headrace.core.forms import CACHEABLE, Form
 from headrace.host.inline import InlineHost
@@ -107,8 +109,17 @@ def describe(
         tells_apart=apart,
         slow_kernels=kernels.slow_path() if image else "",
         gpu_could_decode=session.could_leave and session.feed is not None and can_decode(),
+        gpu_memory=_gpu_memory(session),
         **known,
     )
+
+
+def _gpu_memory(session: RecipeSession) -> float:
+    """Bytes of a GPU's memory that images could take that are not held there yet."""
+    if not session.could_hold or session.feed is None or not can_decode():
+        return 0.0
+    device = session.feed.device
+    return float(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else 0.0
 
 
 def _user_in(recipe: Recipe, collator: RecipeCollator | None) -> Literal["", "decode", "augment", "both"]:

@@ -85,6 +85,8 @@ class RecipeSession(Hosted):
         left = program.left_rows if self.collator is None else None
         self.could_leave = leaves is None and left is not None
         """Whether rows could be left to a device, and are not."""
+        self.could_hold = left is not None and left.can_be_held and (leaves is None or not leaves.cache)
+        """Whether images could be held by a device, and are not."""
         if leaves is not None and left is None:
             warnings.warn(_NOT_THERE, stacklevel=2)
         task = self._task(spec, parts, layout, seed)

@@ -124,13 +124,6 @@ def find_stalls(situation: Situation) -> dict[str, float]:
     return {"storage": short * starved, **found, "orders": late}
 
 
-_ON_THE_GPU = {
-    "decode": "gpu_decode=True lets the GPU decode a part of the images, as far as that pays (docs/gpu.md)",
-    "augment": "gpu_cache= keeps decoded images in the GPU's memory, and cuts them there (docs/gpu.md)",
-}
-"""What helps against the cause of stalls where the GPU could do it."""
-
-
 def _cause(stalls: dict[str, float]) -> str:
     """The side that is waited for most, and on the side of preparing its longest step."""
     steps = [name for name in ("decode", "augment", "python") if name in stalls]
@@ -147,8 +140,10 @@ def _notes(situation: Situation, model: LoaderModel, changes: bool) -> list[str]
     notes = [situation.slow_kernels] if situation.slow_kernels else []
     if situation.recent.waited < WAITED * situation.recent.seconds:
         notes.append("nothing about the loader would make training faster")
-    elif situation.gpu_could_decode and (note := _ON_THE_GPU.get(_cause(find_stalls(situation)))):
-        notes.append(note)
+    elif situation.gpu_could_decode and _cause(find_stalls(situation)) == "decode":
+        notes.append(
+            "gpu_decode=True lets the GPU decode a part of the images, as far as that pays (docs/gpu.md)"
+        )
     if changes and situation.cache and not situation.shared and not situation.inline:
         notes.append("the cache was still filling: gains refer to a full one")
     untold = situation.kind == "recipe" and not situation.shared and not model.knows_decoded

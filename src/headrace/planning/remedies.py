@@ -27,13 +27,15 @@ _ASPECT = 4 / 3
 _SIZES = 16
 _MEMORY = 0.8
 """Part of the machine's memory that a cache may be advised to take."""
+_GPU_MEMORY = 0.5
+"""The same of what is free of a GPU's: the model takes more of it at times."""
 
 
 class Remedy(msgspec.Struct, frozen=True):
     """One change, and what it would give."""
 
     kind: str
-    """``cache``, ``cpus``, ``workers``, ``storage``, ``user code`` or ``smaller images``."""
+    """``cache``, ``gpu cache``, ``cpus``, ``workers``, ``storage``, ``user code`` or ``smaller images``."""
     what: str
     """For people."""
     gain: float
@@ -41,7 +43,7 @@ class Remedy(msgspec.Struct, frozen=True):
     rate: float
     """Samples per second."""
     amount: float
-    """Of what it is: bytes of cache, CPUs, processes, bytes per second of storage, seconds of user code spared per
+    """Of what it is: bytes of a cache, CPUs, processes, bytes per second of storage, seconds of user code spared per
     sample, part of the pixels."""
     then: str
     """What sets the pace then."""
@@ -64,7 +66,7 @@ def find_remedies(situation: Situation, model: LoaderModel, now: float) -> list[
     """Changes that are worth it, the best first. ``now``: samples per second without any."""
     found = [
         remedy
-        for make in (_workers, _cache, _cpus, _storage, _user_code, _smaller)
+        for make in (_workers, _cache, _gpu_cache, _cpus, _storage, _user_code, _smaller)
         for remedy in make(situation, model, now)
     ]
     return sorted((one for one in found if one.gain >= WORTH), key=lambda one: -one.gain)
@@ -132,6 +134,22 @@ def _cache(situation: Situation, model: LoaderModel, now: float) -> Iterator[Rem
     yield Remedy(
         "cache", what, plan.throughput / now, plan.throughput, size, after.limit(size, plan.split), plan.split
     )
+
+
+def _gpu_cache(situation: Situation, model: LoaderModel, now: float) -> Iterator[Remedy]:
+    """Images that a GPU holds cost nothing but the loop's own time; the others what they cost now."""
+    recent = situation.recent
+    pixels = recent.pixels / recent.decoded if recent.decoded else 0.0
+    image = 3 * pixels or (model.decoded if model.knows_decoded else 0.0)
+    if not situation.gpu_memory or not image or situation.inline:
+        return
+    most = 1.02 * situation.samples * image
+    size = min(most, _GPU_MEMORY * situation.gpu_memory)
+    busy = model.demands(model.cache, np.array([model.split]))
+    busiest = max(float(seconds[0]) for seconds in busy.values()) * (1 - size / most)
+    rate = min(model.fit / max(busiest, model.loop_cpu, 1e-9), model.trainer)
+    what = f'gpu_cache="{size / (1 << 30):.1f}GiB" ({size / most:.0%} of the images decoded in the GPU\'s memory)'
+    yield Remedy("gpu cache", what, rate / now, rate, size, "trainer" if rate == model.trainer else "cpu")
 
 
 def _cpus(situation: Situation, model: LoaderModel, now: float) -> Iterator[Remedy]:

@@ -52,6 +52,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     """Why images are decoded by the slower kernels; empty where they are not."""
     gpu_could_decode: bool = False
     """Batches are in the memory of a GPU, which could decode images, and does not."""
+    gpu_memory: float = 0.0
+    """Bytes of it that are free, where decoded images could be held there, and are not."""
     tells_apart: bool = False
     """Decoding and augmenting are measured apart. Without a cache for decoded samples, images are read and
     augmented in one, and all of it counts as decoding."""

@@ -401,7 +401,7 @@ def kills(start: Any, photos: Path, count: int, *, here: bool, at_once: int = 1)
 
 
 def test_jobs_that_are_killed_beside_others(start: Any, photos: Path) -> None:
-    kills(start, photos, 3, here=True)
+    kills(start, photos, 1, here=True)
 
 
 def test_images_here_and_there(start: Any, photos: Path) -> None:
@@ -420,6 +420,7 @@ def test_jobs_that_are_killed_many_times(start: Any, photos: Path) -> None:
     kills(start, photos, KILLS or 30, here=True, at_once=3)
 
 
+@pytest.mark.slow
 def test_a_host_that_is_killed_beneath_jobs(start: Any, photos: Path) -> None:
     others = [start(seed) for seed in range(2)]
     for _ in range(3):

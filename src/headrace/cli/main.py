@@ -25,6 +25,7 @@ _MODULES = {
     "doctor": "what a job waits for, and what would help by how much",
     "disk": "what lies in the disk tier; empty it",
     "data": "datasets on this machine's disk: fetch, list, pin, evict, verify",
+    "cluster": "node servers on a Ray cluster: start, status, stop",
     "simulate": "jobs, machines and caches on paper: rates, hits, waits, stragglers",
 }
 """Commands with a module of their own, which is imported where the command is named: recipes, OpenCV, user code

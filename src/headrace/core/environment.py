@@ -50,9 +50,11 @@ def affinity() -> bool:
     return os.environ.get("HEADRACE_AFFINITY", "") not in _NO
 
 
-def sharing() -> bool:
-    """``HEADRACE_SHARE=1``: loaders of recipes share unless they are told otherwise."""
-    return os.environ.get("HEADRACE_SHARE", "") not in ("", *_NO)
+def sharing() -> bool | str | None:
+    """``HEADRACE_SHARE=1``: loaders of recipes share unless they are told otherwise; ``ray``: on all nodes of a Ray
+    cluster. None: nothing is said."""
+    said = os.environ.get("HEADRACE_SHARE", "")
+    return None if not said else False if said in _NO else said if said == "ray" else True
 
 
 def profiling() -> bool:

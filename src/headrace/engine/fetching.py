@@ -30,7 +30,7 @@ from headrace.planning import Spent
 from headrace.planning.window import SharedTime
 from headrace.recipes.image.left import Held, is_plain
 from headrace.recipes.program import Fault, Work
-from headrace.sources.source import Source
+from headrace.sources.source import Source, pooled_of
 
 _DECODED = 1 << Form.DECODED
 # Plain numbers: numpy takes long over enumerations.
@@ -76,6 +76,7 @@ class FetchStage:
         one. ``held``: samples that need not be fetched, as a device holds them."""
         self._held = held
         self._reader = Reader(source, gate)
+        self._pooled = pooled_of(source)
         self._masks, self._disk = masks, disk
         self._time, self._timing = SharedTime(), threading.Lock()
         self._store = store
@@ -143,6 +144,8 @@ class FetchStage:
         if len(missing):
             blobs, each = self._reader.read(indices[missing], patient=not order.fill)
             spent.reading = each * len(missing)
+            if self._pooled is not None:
+                spent.pooled, spent.pooled_bytes, spent.pooled_kept = self._pooled()
             for row, blob in zip(missing.tolist(), blobs, strict=True):
                 if isinstance(blob, BaseException):
                     faults[row] = Fault.of(blob)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from headrace.cluster.joining import join
 from headrace.loader.dataset_sessions import AssignedSession, ObjectSession
 from headrace.loader.device import IN_FLIGHT, DeviceFeed, find_device
 from headrace.loader.device_cache import cache_bytes
@@ -107,6 +108,9 @@ def _recipe_session(
             cache_bytes(options.gpu_cache, device, shared=sharing is not None),
             sharing.device_pool(device, device_memory) if sharing is not None else None,
         )
+    pool = None
+    if options.cluster is not False:
+        pool = join(recipe.source, must=options.cluster is True)
     return RecipeSession(
         spec,
         recipe,
@@ -114,6 +118,7 @@ def _recipe_session(
         seed=seed,
         pins=pins,
         sharing=sharing,
+        pool=pool,
         learns=first,
         finisher=finisher,
         leaves=leaves,

@@ -20,6 +20,7 @@ from headrace.loader.observer import Observer
 from headrace.loader.ordering import Ordering, Place
 from headrace.loader.own_order import Told
 from headrace.loader.progress import Progress
+from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.seeds import Seeds
 from headrace.loader.sessions import ErrorBook, Hosted, Session
 from headrace.loader.setup import size_of
@@ -159,6 +160,19 @@ class Epochs:
             session.begin(draws, following)
         if kept:
             self.fed = (seed, epoch + 1) if following is not None else None
+        if (
+            kept
+            and isinstance(session, RecipeSession)
+            and session.pool is not None
+            and spec.options.rank == 0
+        ):
+            known = order.ours and not spec.drawn_by_host
+            session.pool.expect(
+                seed=seed,
+                epoch=epoch,
+                position=resume.position if resume is not None and known else 0,
+                shuffled=known and order.shuffle,
+            )
         generator = None if order.generator is None else pack_generator(order.generator.get_state())
         position = resume.position if resume is not None else 0
         place = Place(seed, epoch, session, draws, position, generator)

@@ -21,6 +21,7 @@ from headrace.sampling import SAMPLERS
 
 ON_ERROR = ("raise", "skip", "substitute")
 SAMPLING = ("uniform", *SAMPLERS)
+RAY = "ray"
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Options:
     on_error: str
     error_budget: int
     share: bool = False
+    cluster: bool | None = False
+    """Whether samples come from the memory of a cluster; None: where there is one."""
     sampling: str = "uniform"
     eviction: str = "auto"
     split: tuple[float, float, float] | None = None
@@ -78,7 +81,8 @@ def read_options(
     find_rank: bool,
     on_error: str,
     error_budget: int | float,
-    share: bool,
+    share: bool | str,
+    cluster: bool | None,
     sampler: bool,
     ordered: bool,
     sampling: str | None,
@@ -105,6 +109,9 @@ def read_options(
             "disk= needs a recipe: what a dataset's __getitem__ returns may be random, so it cannot be kept. "
             f"Describe the data as a headrace.Recipe to keep it on disk (docs/recipes.md).{here}"
         )
+    if share not in (True, False, RAY):
+        raise OptionError(f"share={share!r}; write True, False, or {RAY!r} for all nodes of a Ray cluster")
+    cluster, share = share == RAY or cluster, bool(share)
     if not described and share:
         raise OptionError(
             "share=True needs a recipe: what a dataset's __getitem__ does cannot be told from outside, so it "
@@ -176,6 +183,7 @@ def read_options(
         on_error,
         error_budget,
         share,
+        cluster if described else False,
         sampling,
         eviction or "auto",
         given,
@@ -215,11 +223,13 @@ def read_snapshots(every: Any) -> int | None:
     return every
 
 
-def wants_sharing(share: bool | None, described: bool) -> bool:
-    """Whether a loader shares: as it was told, else as the environment says for all that have a recipe."""
-    if share is None:
-        return described and environment.sharing()
-    return share
+def wants_sharing(share: bool | str | None, described: bool) -> tuple[bool | str, bool | None]:
+    """Whether a loader shares, and whether it looks for a cluster: as it was told, else as the environment says for
+    all that have a recipe. None: it does inside a process of Ray's, if there is one."""
+    if share is not None:
+        return share, False
+    said = environment.sharing()
+    return (said or False) if described else False, None if said is None else False
 
 
 class Chosen(int):

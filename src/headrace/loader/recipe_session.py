@@ -7,10 +7,12 @@ import pickle
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from headrace.cluster.joining import Joined
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import HeadraceError, StorageUnavailable
@@ -60,14 +62,17 @@ class RecipeSession(Hosted):
         seed: int,
         pins: bool,
         sharing: Sharing | None = None,
+        pool: Joined | None = None,
         learns: bool = True,
         finisher: Finisher | None = None,
         leaves: Leaves | None = None,
     ) -> None:
-        """``sharing``: draws and cache come from the shared host. ``learns``: what it finds out is kept for the next
-        start. ``finisher``: does on a device what the recipe leaves undone. ``leaves``: what workers leave to it."""
+        """``sharing``: draws and cache come from the shared host. ``pool``: samples come from a cluster's memory.
+        ``learns``: what it finds out is kept for the next start. ``finisher``: does on a device what the recipe
+        leaves undone. ``leaves``: what workers leave to it."""
         super().__init__(book, pins=pins)
         self.recipe, self.sharing, self.collator = recipe, sharing, spec.data.collator
+        self.pool = pool
         budgets = spec.options.budgets
         self._staffing = Staffing(recipe, self.collator, spec.work)
         self.disk = use_disk(spec.options.disk, recipe, cache=budgets, staff=self._staffing.now)
@@ -124,8 +129,9 @@ class RecipeSession(Hosted):
             # (what workers are told that they serve, where that is a dataset of the user's)
             dataset = None if spec.data.described else spec.data.dataset
             on_start = functools.partial(_start_recipe_worker, staffing.workers, seed, dataset, init)
+        pool = self.pool
         return RecipeTask(
-            self.recipe,
+            self.recipe if pool is None else replace(self.recipe, source=pool.source),
             layout,
             parts.cache,
             self.caches_decoded,

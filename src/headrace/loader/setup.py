@@ -131,6 +131,7 @@ def read_spec(
     order = _read_order(setup, loader, own, keys, finds=rank is None, snapshot_every=snapshot_every)
     check_batch_steps(data.recipe, setup.carried.collate_fn, batched=batched)
     shuffled = order.ours and order.shuffle
+    share, cluster = wants_sharing(setup.own["share"], data.recipe is not None)
     options = read_options(
         samples=None if data.iterable else size_of(loader.dataset),
         described=data.recipe is not None,
@@ -140,7 +141,7 @@ def read_spec(
         sampler=not order.ours,
         ordered=not shuffled or own is not None,
         unknown="; ".join(setup.native.own),
-        **{**setup.own, "share": wants_sharing(setup.own["share"], data.recipe is not None)},
+        **{**setup.own, "share": share, "cluster": cluster},
     )
     alone = options.world_size == 1 or data.described or not shuffled
     if options.seed is None and not alone and order.generator is None:

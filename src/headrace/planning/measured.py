@@ -55,6 +55,11 @@ class Spent(msgspec.Struct, array_like=True):
     disk_bytes: Number = 0
     disk: Seconds = 0.0
     """Of fetching, spent on looking for samples there and reading them."""
+    pooled: Number = 0
+    """Of the samples that were fetched, those that came from other nodes' memory, or were read from storage there."""
+    pooled_bytes: Number = 0
+    pooled_kept: Number = 0
+    """Of these, those that were in memory there."""
 
     def add(self, other: Spent) -> None:
         """Count another order, too."""

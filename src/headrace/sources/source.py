@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -45,6 +45,13 @@ class Source(Protocol):
     def fingerprint(self) -> str:
         """A digest of which samples there are (their identities), in which order; their targets don't count."""
         ...
+
+
+def pooled_of(source: object) -> Callable[[], tuple[int, int, int]] | None:
+    """What says how many samples of a source came from other machines since it was last asked, their bytes, and how
+    many were in memory there; None: this source knows of no others."""
+    found: Callable[[], tuple[int, int, int]] | None = getattr(source, "take_pooled", None)
+    return found
 
 
 def as_targets(targets: Any, size: int) -> NDArray[Any] | list[Any] | None:

@@ -11,7 +11,7 @@ cannot change any more, and written by name.
 ``trust_code`` says so.
 """
 
-from headrace.recipes.plain.reading import from_plain
-from headrace.recipes.plain.writing import to_plain
+from headrace.recipes.plain.reading import from_plain, source_from_plain
+from headrace.recipes.plain.writing import source_to_plain, to_plain
 
-__all__ = ["from_plain", "to_plain"]
+__all__ = ["from_plain", "source_from_plain", "source_to_plain", "to_plain"]

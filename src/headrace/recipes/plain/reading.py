@@ -128,6 +128,14 @@ def from_plain(data: Any, *, source: Any = None, trust_code: bool = False) -> di
         raise OptionError(f"from_dict(): the data is nested too deeply; {_NEWER}") from None
 
 
+def source_from_plain(data: Any) -> Any:
+    """The source that ``source_to_plain`` was given. It may be listed for it. Nothing is imported."""
+    try:
+        return Reader(trust_code=False).source(data)
+    except RecursionError:
+        raise OptionError(f"the data is nested too deeply; {_NEWER}") from None
+
+
 def _arguments(data: Any, source: Any, reader: Reader) -> dict[str, Any]:
     if type(data) is not dict or "format" not in data:
         raise OptionError(f"from_dict({shown(data)}): expected what Recipe.to_dict() gives")

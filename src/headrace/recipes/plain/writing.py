@@ -130,6 +130,11 @@ def _typed(value: Any, hint: Any, where: str) -> Any:
     )
 
 
+def source_to_plain(source: Any) -> dict[str, Any]:
+    """A source alone. Raises OptionError for one that is more than its arguments."""
+    return _source(source)
+
+
 def _source(source: Any, where: str = "source") -> dict[str, Any]:
     if isinstance(source, SubsetSource):
         indices = source.indices

@@ -1,0 +1,203 @@
+"""Streams between machines: frames of a message and bytes beside it, with deadlines, over TLS or a Unix socket.
+
+Channels (``channel``) never wait, and carry descriptors. A wire waits, with a deadline for everything, and carries
+megabytes without a copy more than the socket makes: it is for those who move samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import select
+import socket
+import ssl
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.core.errors import ProtocolError
+
+_HEAD = struct.Struct("<4sIQ")
+_MAGIC = b"hrw1"
+MESSAGE_LIMIT = 64 << 20
+"""Bytes of a message: samples' definitions are the longest."""
+BODY_LIMIT = 4 << 30
+_PIECES = 64
+"""Buffers that are handed to the kernel at a time."""
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Wire:
+    """One end of a connection. One thread at a time sends, and one receives."""
+
+    def __init__(self, sock: socket.socket, name: str) -> None:
+        self._sock, self.name = sock, name
+        self._plain = not isinstance(sock, ssl.SSLSocket)
+        sock.setblocking(False)
+        if sock.family != socket.AF_UNIX:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A machine that is gone says nothing: it is asked after 2 s, and counts as gone 3 s later.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in (
+                (socket.TCP_KEEPIDLE, 2),
+                (socket.TCP_KEEPINTVL, 1),
+                (socket.TCP_KEEPCNT, 3),
+                (socket.TCP_USER_TIMEOUT, 5000),
+            ):
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    def fileno(self) -> int:
+        """The socket."""
+        return self._sock.fileno()
+
+    def send(self, message: bytes, body: Sequence[Buffer] = (), *, seconds: float) -> None:
+        """Send a frame. ``seconds``: for which the other end may take in nothing; then it is a TimeoutError."""
+        nbytes = sum(len(one) for one in body)
+        if len(message) > MESSAGE_LIMIT or nbytes > BODY_LIMIT:
+            raise ProtocolError(f"a frame of {len(message)} and {nbytes} bytes")
+        head = _HEAD.pack(_MAGIC, len(message), nbytes) + message
+        # (what is small travels in one packet)
+        if nbytes <= 1 << 16:
+            pieces: list[memoryview] = [memoryview(b"".join([head, *body]))]
+        else:
+            pieces = [memoryview(head), *(memoryview(one).cast("B") for one in body if len(one))]
+        self._send(pieces, seconds)
+
+    def _send(self, pieces: list[memoryview], seconds: float) -> None:
+        at = 0
+        while at < len(pieces):
+            try:
+                if self._plain:
+                    sent = self._sock.sendmsg(pieces[at : at + _PIECES])
+                else:
+                    sent = self._sock.send(pieces[at])
+            except (BlockingIOError, ssl.SSLWantWriteError):
+                self._wait(seconds, select.POLLOUT)
+                continue
+            except ssl.SSLWantReadError:
+                self._wait(seconds, select.POLLIN)
+                continue
+            while at < len(pieces) and sent >= len(pieces[at]):
+                sent -= len(pieces[at])
+                at += 1
+            if sent:
+                pieces[at] = pieces[at][sent:]
+
+    def receive(
+        self, *, seconds: float | None, limit: int = MESSAGE_LIMIT, body_limit: int = 0
+    ) -> tuple[bytes, memoryview]:
+        """The next frame. ``seconds``: for which the other end may send nothing. Raises TimeoutError, EOFError at the
+        end of the connection, and ProtocolError for what is no frame, or over a limit."""
+        head = self._exactly(_HEAD.size, seconds)
+        magic, length, nbytes = _HEAD.unpack(head)
+        if magic != _MAGIC or length > limit or nbytes > body_limit:
+            raise ProtocolError(f"{self.name} sent what is no frame, or one of {length} and {nbytes} bytes")
+        message = bytes(self._exactly(length, seconds))
+        return message, memoryview(self._exactly(nbytes, seconds)).toreadonly()
+
+    def _exactly(self, nbytes: int, seconds: float | None) -> bytearray:
+        out = bytearray(nbytes)
+        view, at = memoryview(out), 0
+        while at < nbytes:
+            try:
+                got = self._sock.recv_into(view[at:])
+            except (BlockingIOError, ssl.SSLWantReadError):
+                self._wait(seconds, select.POLLIN)
+                continue
+            except ssl.SSLWantWriteError:
+                self._wait(seconds, select.POLLOUT)
+                continue
+            if not got:
+                raise EOFError(f"{self.name} ended the connection")
+            at += got
+        return out
+
+    def _wait(self, seconds: float | None, events: int) -> None:
+        poll = select.poll()
+        poll.register(self._sock.fileno(), events)
+        if not poll.poll(None if seconds is None else max(1, int(seconds * 1000))):
+            raise TimeoutError(f"{self.name} did not answer for {seconds:g} s")
+
+    def shut(self) -> None:
+        """End the connection for both sides; who waits for it wakes up. Any thread may."""
+        with contextlib.suppress(OSError):
+            # (of the socket itself: TLS would say goodbye, and the other end may hang)
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let it go."""
+        self._sock.close()
+
+
+# -- connecting ------------------------------------------------------------------------------------------------
+
+
+def connect_unix(path: str, seconds: float) -> Wire:
+    """To somebody on this machine, of the same user."""
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        sock.settimeout(seconds)
+        sock.connect(path)
+        check_user(sock, path)
+        return Wire(sock, path)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def check_user(sock: socket.socket, what: str) -> None:
+    """Whoever is at the other end of a Unix socket has to be the same user."""
+    _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    if uid != os.geteuid():
+        raise ProtocolError(f"{what} belongs to user {uid}")
+
+
+def connect_tls(address: tuple[str, int], fingerprint: str, seconds: float) -> Wire:
+    """To another machine, whose certificate has to be the one that is expected: its SHA-256."""
+    deadline = time.monotonic() + seconds
+    sock = socket.create_connection(address, timeout=seconds)
+    try:
+        sock.settimeout(max(0.1, deadline - time.monotonic()))
+        wrapped = _client_context().wrap_socket(sock, server_hostname=None)
+    except BaseException:
+        sock.close()
+        raise
+    try:
+        found = fingerprint_of(wrapped.getpeercert(binary_form=True) or b"")
+        if found != fingerprint:
+            raise ProtocolError(f"{address[0]}:{address[1]} has another certificate than it should have")
+        return Wire(wrapped, f"{address[0]}:{address[1]}")
+    except BaseException:
+        wrapped.close()
+        raise
+
+
+def fingerprint_of(certificate: bytes) -> str:
+    """The SHA-256 of a certificate in its binary form."""
+    return hashlib.sha256(certificate).hexdigest()
+
+
+def _client_context() -> ssl.SSLContext:
+    # No authority has signed it: who is expected there is known by its fingerprint.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    return context
+
+
+def server_context(certificate: str, private_key: str) -> ssl.SSLContext:
+    """For who listens. Both are paths of PEM files."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.load_cert_chain(certificate, private_key)
+    return context
+
+
+def accept_tls(sock: socket.socket, context: ssl.SSLContext, name: str, seconds: float) -> Wire:
+    """The wire to somebody who has connected. Raises OSError where there is none."""
+    sock.settimeout(seconds)
+    wrapped: Any = context.wrap_socket(sock, server_side=True)
+    return Wire(wrapped, name)

@@ -1,0 +1,112 @@
+"""``headrace cluster``: node servers on all nodes of a Ray cluster."""
+
+from __future__ import annotations
+
+import argparse
+
+import msgspec
+
+from headrace.cli.tables import line, table
+from headrace.cluster import on_ray
+from headrace.cluster.messages import Status
+from headrace.core.errors import OptionError
+from headrace.core.sizes import parse_size, show_size
+
+NO_CLUSTER = 3
+_MEMORY = "30%"
+
+
+def describe(parser: argparse.ArgumentParser) -> None:
+    """The command's arguments."""
+    parser.description = (
+        "Node servers on all nodes of a Ray cluster: they hold samples for all jobs of the cluster, and read each of "
+        'them from storage once. Jobs use them with share="ray".'
+    )
+    commands = parser.add_subparsers(dest="act_on", required=True, metavar="COMMAND")
+    start = commands.add_parser("start", help="start a server on every node, now and as nodes come")
+    start.add_argument(
+        "--memory",
+        default=_MEMORY,
+        metavar="SIZE",
+        help=f"of each node, for samples: bytes, '8GiB', or a share of what is free (default: {_MEMORY})",
+    )
+    status = commands.add_parser(
+        "status", help=f"what each node holds; exit status {NO_CLUSTER} if there is none"
+    )
+    status.add_argument("--json", action="store_true", help="print all numbers as JSON")
+    stop = commands.add_parser("stop", help="end all servers; jobs go on by themselves")
+    for one in (start, status, stop):
+        one.add_argument(
+            "--address", default="auto", help="of the Ray cluster (default: the one of this node)"
+        )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Start, show or stop it."""
+    if options.act_on == "start":
+        return _start(options.address, options.memory)
+    with on_ray.connected(options.address) as ray:
+        if options.act_on == "stop":
+            ended = on_ray.stop(ray)
+            print("the node servers have ended; jobs that used them go on by themselves" if ended else _NONE)
+            return 0 if ended else NO_CLUSTER
+        found = on_ray.statuses(ray)
+    if found is None:
+        print("null" if options.json else _NONE)
+        return NO_CLUSTER
+    found.sort(key=lambda one: one.node)
+    if options.json:
+        plain = [msgspec.structs.asdict(one) for one in found]
+        for one in plain:
+            one["datasets"] = [msgspec.structs.asdict(dataset) for dataset in one["datasets"]]
+        print(msgspec.json.format(msgspec.json.encode(plain), indent=2).decode())
+    else:
+        print("\n".join(_shown(found)))
+    return 0
+
+
+_NONE = "no headrace cluster is running on this Ray cluster; start one with: headrace cluster start"
+
+
+def _start(address: str, memory: str) -> int:
+    if not parse_size(memory, total=1 << 40, option="memory"):
+        raise OptionError(f"--memory {memory}: a server without memory holds nothing")
+    with on_ray.connected(address) as ray:
+        view = on_ray.start(ray, memory)
+    print(
+        line(
+            "servers", f"{len(view.nodes)}, with {show_size(sum(one.memory for one in view.nodes))} together"
+        )
+    )
+    for one in view.nodes:
+        print(line("", f"{one.id[:12]}  {one.host}:{one.port}  {show_size(one.memory)}"))
+    print(line("use it", 'hr.DataLoader(recipe, ..., share="ray"), or HEADRACE_SHARE=ray'))
+    return 0
+
+
+def _shown(found: list[Status]) -> list[str]:
+    rows = [
+        [
+            one.node[:12],
+            f"{show_size(one.used)} of {show_size(one.memory)}",
+            f"{sum(dataset.held for dataset in one.datasets):,}",
+            f"{one.served:,}",
+            show_size(one.served_bytes),
+            f"{one.fetched:,}",
+            show_size(one.fetched_bytes),
+            f"{one.clients}",
+        ]
+        for one in found
+    ]
+    heads = ["node", "memory", "samples", "given", "bytes", "from storage", "bytes", "connections"]
+    lines = list(table("nodes", heads, rows))
+    held: dict[str, tuple[int, int, int]] = {}
+    for one in found:
+        for dataset in one.datasets:
+            samples, there, nbytes = held.get(dataset.name, (dataset.samples, 0, 0))
+            held[dataset.name] = samples, there + dataset.held, nbytes + dataset.nbytes
+    rows = [
+        [name, f"{samples:,}", f"{there:,}", show_size(nbytes)]
+        for name, (samples, there, nbytes) in held.items()
+    ]
+    return [*lines, *table("datasets", ["", "samples", "held", "bytes"], rows)]

@@ -1,0 +1,158 @@
+"""What a node server reads from storage: each sample once, whoever asks for it and however many do at a time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.cluster.memory import PoolMemory
+from headrace.sources.source import Source
+
+_READS = 32
+"""Threads that read what somebody waits for."""
+_READS_AHEAD = 4
+"""And that read before anybody does."""
+_PART = 4
+"""Samples that one of them reads at a time."""
+_PIECE = 32
+"""Samples that are looked at together, ahead of need."""
+_PATIENCE = 60.0
+"""Seconds for storage to give them."""
+_PAUSE = 0.02
+"""Seconds after which it is looked again whether there is room."""
+
+Blobs = dict[int, bytes | memoryview]
+
+
+class Dataset:
+    """A dataset on a node."""
+
+    def __init__(self, name: str, source: Source, label: str) -> None:
+        self.name, self.source, self.label = name, source, label
+        self.samples = len(source)
+        self.lock = threading.Lock()
+        self.pending: dict[int, Future[Blobs]] = {}
+        """Samples that are being read."""
+
+
+class Fetcher:
+    """Reads samples of datasets, and has those held for which there is room."""
+
+    def __init__(self, memory: PoolMemory) -> None:
+        self._memory = memory
+        self._threads = ThreadPoolExecutor(_READS, "headrace-node-read")
+        self._ahead = ThreadPoolExecutor(_READS_AHEAD, "headrace-node-ahead")
+        self._counting = threading.Lock()
+        self.fetched, self.fetched_bytes = 0, 0
+
+    def fetch(
+        self, dataset: Dataset, samples: Sequence[int], seconds: float, *, ahead: bool = False
+    ) -> Blobs:
+        """Samples that are not held; those are missing that storage does not give, or not in time."""
+        deadline = time.monotonic() + seconds
+        threads = self._ahead if ahead else self._threads
+        futures: set[Future[Blobs]] = set()
+        with dataset.lock:
+            mine = []
+            for sample in dict.fromkeys(samples):
+                under_way = dataset.pending.get(sample)
+                if under_way is None:
+                    mine.append(sample)
+                else:
+                    futures.add(under_way)
+            for first in range(0, len(mine), _PART):
+                part = mine[first : first + _PART]
+                future: Future[Blobs] = Future()
+                dataset.pending.update(dict.fromkeys(part, future))
+                futures.add(future)
+                threads.submit(self._read, dataset, part, future)
+        out: Blobs = {}
+        wanted = set(samples)
+        done, _ = wait_for(futures, max(0.0, deadline - time.monotonic()))
+        for future in done:
+            out.update((sample, blob) for sample, blob in future.result().items() if sample in wanted)
+        return out
+
+    def _read(self, dataset: Dataset, part: list[int], future: Future[Blobs]) -> None:
+        found: Blobs = {}
+        try:
+            # (what is wrong with a sample, or with storage, those find out and say who wanted it)
+            for sample, blob in zip(part, dataset.source.read_many(part), strict=True):
+                if not isinstance(blob, BaseException):
+                    found[sample] = blob
+                    self._memory.keep(dataset.name, sample, blob)
+        except Exception:
+            pass
+        finally:
+            with self._counting:
+                self.fetched += len(found)
+                self.fetched_bytes += sum(map(len, found.values()))
+            with dataset.lock:
+                for sample in part:
+                    dataset.pending.pop(sample, None)
+            future.set_result(found)
+
+    def close(self) -> None:
+        """Read no more."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._ahead.shutdown(wait=False, cancel_futures=True)
+
+
+class Preload:
+    """Reads a node's part of a dataset in the order in which it will be used."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        memory: PoolMemory,
+        dataset: Dataset,
+        order: Callable[[], NDArray[np.int64]],
+        before: Preload | None = None,
+    ) -> None:
+        """``order``: the samples that are this node's, by when they are used. ``before``: what it takes the place
+        of, in the same epoch."""
+        self._fetcher, self._memory, self._dataset, self._order = fetcher, memory, dataset, order
+        self._served: NDArray[np.bool_] = (
+            np.zeros(dataset.samples, np.bool_) if before is None else before._served
+        )
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="headrace-preload", daemon=True)
+        self._thread.start()
+
+    def served(self, samples: Sequence[int]) -> None:
+        """Somebody has got these."""
+        self._served[samples] = True
+
+    def stop(self) -> None:
+        """No more of it is needed."""
+        self._stopped.set()
+
+    def _run(self) -> None:
+        name, order, at = self._dataset.name, self._order(), 0
+        count = nbytes = 0
+        while at < len(order) and not self._stopped.is_set():
+            # No more is read than there is room for: what nobody finds would be read again.
+            size = -(-nbytes // count) if count else 0
+            room = min(_PIECE, self._memory.room_for(size)) if size else 1
+            if not room:
+                # (some may have been given to somebody while they were on their way here)
+                self._memory.drop_ahead(name, self._served)
+                self._stopped.wait(_PAUSE)
+                continue
+            piece = order[at : at + room]
+            at += len(piece)
+            piece = self._memory.missing(name, piece)
+            piece = piece[~self._served[piece]]
+            if not len(piece):
+                continue
+            found = self._fetcher.fetch(self._dataset, piece.tolist(), _PATIENCE, ahead=True)
+            count, nbytes = count + len(found), nbytes + sum(map(len, found.values()))
+            for sample in self._memory.missing(name, np.array(sorted(found), np.int64)).tolist():
+                if not self._served[sample]:
+                    self._memory.keep_ahead(name, sample, bytes(found[sample]))

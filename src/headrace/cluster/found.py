@@ -1,0 +1,71 @@
+"""Where the server of this node is found: a socket in the directory of the user's host."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+from headrace.cluster.members import TROUBLE, Members, members_of
+from headrace.core.errors import HostUnavailable
+from headrace.host.runtime import runtime_dir
+
+_PATIENCE = 10.0
+"""Seconds for which a server is looked for that should be there: it may be starting."""
+_PAUSE = 0.1
+
+
+def socket_of(node: str) -> str:
+    """The socket of a node's server. Several nodes may be on one machine."""
+    return os.path.join(runtime_dir(), f"node-{node[:16]}.sock")
+
+
+def find_members(*, must: bool) -> tuple[str, Members] | None:
+    """The server of this node, by its socket, and the others by way of it; None where there is none, and need not be.
+
+    Inside a process of Ray's it is that of Ray's node, else any on this machine.
+    """
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        said = "there is none"
+        for path in _candidates():
+            try:
+                return path, members_of(path)
+            except TROUBLE as error:
+                said = str(error)
+        if not must:
+            return None
+        if time.monotonic() > deadline:
+            raise HostUnavailable(
+                f'share="ray": no node server answers on this machine ({said}). Start one on each node of the Ray '
+                "cluster with: headrace cluster start; and look at them with: headrace cluster status"
+            )
+        time.sleep(_PAUSE)
+
+
+def _candidates() -> list[str]:
+    try:
+        directory = runtime_dir(create=False)
+        names = sorted(os.listdir(directory))
+    except (OSError, HostUnavailable):
+        return []
+    node = ray_node()
+    wanted = os.path.basename(socket_of(node)) if node else ""
+    return [
+        os.path.join(directory, name)
+        for name in names
+        if name.startswith("node-") and name.endswith(".sock") and wanted in ("", name)
+    ]
+
+
+def ray_node() -> str:
+    """The node of Ray that this process runs on, where it is one of Ray's; else empty. Ray is not imported for it."""
+    ray: Any = sys.modules.get("ray")
+    try:
+        if ray is None or not ray.is_initialized():
+            return ""
+        found: str = ray.get_runtime_context().get_node_id()
+        return found
+    except Exception:  # (half imported, or on its way out)
+        return ""

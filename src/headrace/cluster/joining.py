@@ -1,0 +1,88 @@
+"""How a job joins the cluster: its dataset is made known to all node servers, and from then on read through them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+from headrace.cluster.found import find_members, ray_node
+from headrace.cluster.members import TROUBLE, Members, ask
+from headrace.cluster.messages import Ahead, Node
+from headrace.cluster.pooled import Pool, PooledSource, define
+from headrace.core.errors import HostRefused, OptionError
+from headrace.recipes.plain import source_to_plain
+from headrace.sources.source import Source
+
+_SOON = 5.0
+"""Seconds for a server to hear what will be needed."""
+_AT_ONCE = 32
+
+
+class Joined:
+    """A dataset in the cluster."""
+
+    def __init__(self, source: Source, pool: Pool, members: Members) -> None:
+        self.source = PooledSource(source, pool)
+        self._pool, self._members = pool, members
+
+    def expect(self, *, seed: int, epoch: int, position: int, shuffled: bool) -> None:
+        """Tell all servers what is needed from now on, in which order. Nobody waits for it."""
+        ahead = Ahead(self._pool.dataset, seed, epoch, position, shuffled)
+        threading.Thread(target=self._tell, args=(ahead,), name="headrace-expect", daemon=True).start()
+
+    def _tell(self, ahead: Ahead) -> None:
+        for node in self._members.view.nodes:
+            try:
+                with self._members.lent(node) as connection:
+                    ask(connection, ahead, _SOON)
+            except TROUBLE:  # (it reads what it is asked for, then)
+                continue
+
+
+def join(source: Source, *, must: bool) -> Joined | None:
+    """Have the servers of the cluster open a dataset. None where there is no cluster, or it is of no use to this
+    dataset; with ``must`` that is an error."""
+    if not must and not ray_node():
+        return None
+    try:
+        if not source.encoded:
+            raise OptionError("its samples are paths, and what lies there is read by decode")
+        definition = json.dumps(source_to_plain(source)).encode()
+    except OptionError as error:
+        if must:
+            raise OptionError(
+                f'share="ray": this dataset cannot be read by other nodes: {error}. Use share=True, which shares on '
+                "this machine alone, or a source that is known by its arguments (docs/cluster.md)"
+            ) from None
+        return None
+    found = find_members(must=must)
+    if found is None:
+        return None
+    path, members = found
+    pool = Pool(path, source.fingerprint(), definition)
+    _define(members, pool)
+    return Joined(source, pool, members)
+
+
+def _define(members: Members, pool: Pool) -> None:
+    """All servers list the dataset at the same time. Who cannot is done without."""
+    nodes = members.view.nodes
+    if not nodes:
+        return
+    said: list[str] = []
+
+    def one(node: Node) -> None:
+        try:
+            define(members, node, pool)
+        except HostRefused as error:
+            said.append(str(error))
+        except TROUBLE as error:
+            members.trouble(node)
+            said.append(f"node {node.id} ({node.host}) does not answer: {error}")
+
+    with ThreadPoolExecutor(min(_AT_ONCE, len(nodes)), "headrace-join") as threads:
+        list(threads.map(one, nodes))
+    for text in sorted(said):
+        warnings.warn(f"a part of the data does not come from the cluster's memory: {text}", stacklevel=4)

@@ -1,0 +1,240 @@
+"""The node servers as a process that uses them knows them: which there are, connections to them, who is in trouble.
+
+A process finds the server of its own node by a Unix socket, and learns of the others from it: where they are, by
+which certificate they are known, and the cluster's token. It is told whenever that changes. Whoever does not answer
+is left alone for a while, and whoever is gone from the view is not waited for any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator
+
+import msgspec
+
+from headrace.channel import wire
+from headrace.channel.wire import BODY_LIMIT, Wire
+from headrace.cluster.messages import (
+    PROTOCOL,
+    Hello,
+    Node,
+    Refused,
+    Reply,
+    Request,
+    View,
+    Watch,
+    Welcome,
+    decode_reply,
+    encode,
+)
+from headrace.core.errors import HeadraceError, HostRefused, ProtocolError
+from headrace.core.version import __version__
+
+_GREETING = 5.0
+"""Seconds for a server to take a client in."""
+_SILENT = 5.0
+"""Seconds without a word of the server of this node after which it is asked for anew; it speaks once a second."""
+_LEAST_REST, _MOST_REST = 0.5, 10.0
+"""Seconds for which somebody who failed is left alone: twice as long each time."""
+_IDLE = 8
+"""Connections to one server that are kept for the next request."""
+
+TROUBLE = (OSError, EOFError, HeadraceError, msgspec.MsgspecError)
+"""What may come of a request, and says nothing but that the server is not to be had."""
+
+
+def greet(connection: Wire, token: str) -> Welcome:
+    """The first words on a connection. Raises HostRefused with the server's reason."""
+    connection.send(encode(Hello(PROTOCOL, token, __version__)), seconds=_GREETING)
+    reply = decode_reply(connection.receive(seconds=_GREETING)[0])
+    if isinstance(reply, Refused):
+        raise HostRefused(reply.reason)
+    if not isinstance(reply, Welcome):
+        raise ProtocolError(f"{connection.name} answered a hello with {type(reply).__name__}")
+    return reply
+
+
+def ask(
+    connection: Wire, request: Request, seconds: float, *, body_limit: int = 0
+) -> tuple[Reply, memoryview]:
+    """A request and its answer."""
+    connection.send(encode(request), seconds=_GREETING)
+    return answer(connection, seconds, body_limit=body_limit)
+
+
+def answer(connection: Wire, seconds: float, *, body_limit: int = BODY_LIMIT) -> tuple[Reply, memoryview]:
+    """What a server says. Raises HostRefused with its reason."""
+    message, body = connection.receive(seconds=seconds, body_limit=body_limit)
+    reply = decode_reply(message)
+    if isinstance(reply, Refused):
+        raise HostRefused(reply.reason)
+    return reply, body
+
+
+class Members:
+    """The servers, for one process. Threads share it."""
+
+    def __init__(self, path: str) -> None:
+        """``path``: the socket of this node's server. Raises one of ``TROUBLE`` where there is none."""
+        self._path = path
+        self._lock = threading.Lock()
+        self._idle: dict[str, list[Wire]] = {}
+        self._lent: dict[str, set[Wire]] = {}
+        """By the incarnation of a server: connections that somebody uses."""
+        self._rests: dict[str, tuple[float, float]] = {}
+        """By the same: until when it is left alone, and for how long that is."""
+        self._closed = threading.Event()
+        first = wire.connect_unix(path, _GREETING)
+        try:
+            welcome = greet(first, "")
+            first.send(encode(Watch()), seconds=_GREETING)
+        except BaseException:
+            first.close()
+            raise
+        self.node, self._token, self.view = welcome.node, welcome.token, welcome.view
+        self._thread = threading.Thread(
+            target=self._follow, args=(first,), name="headrace-members", daemon=True
+        )
+        self._thread.start()
+
+    # -- who there is --------------------------------------------------------------------------------------------
+
+    def _follow(self, watched: Wire | None) -> None:
+        pause = 0.1
+        while not self._closed.is_set():
+            try:
+                if watched is None:
+                    watched = wire.connect_unix(self._path, _GREETING)
+                    self._token = greet(watched, "").token
+                    watched.send(encode(Watch()), seconds=_GREETING)
+                reply, _ = answer(watched, _SILENT)
+                if isinstance(reply, View):
+                    self._see(reply)
+                pause = 0.1
+            except TROUBLE:
+                if watched is not None:
+                    watched.close()
+                    watched = None
+                self._closed.wait(pause)
+                pause = min(2.0, pause * 1.5)
+        if watched is not None:
+            watched.close()
+
+    def _see(self, view: View) -> None:
+        if view.number == self.view.number:
+            return
+        there = {node.incarnation for node in view.nodes}
+        with self._lock:
+            self.view = view
+            gone = [one for one in {*self._idle, *self._lent, *self._rests} if one not in there]
+            for incarnation in gone:
+                for connection in self._idle.pop(incarnation, []):
+                    connection.close()
+                for connection in self._lent.get(incarnation, ()):
+                    connection.shut()
+                self._rests.pop(incarnation, None)
+
+    def is_well(self, node: Node) -> bool:
+        """Whether a server may be asked."""
+        rest = self._rests.get(node.incarnation)
+        return rest is None or time.monotonic() >= rest[0]
+
+    def trouble(self, node: Node) -> None:
+        """A server did not answer as it should."""
+        with self._lock:
+            before = self._rests.get(node.incarnation, (0.0, _LEAST_REST / 2))[1]
+            rest = min(_MOST_REST, 2 * before)
+            self._rests[node.incarnation] = (time.monotonic() + rest, rest)
+
+    # -- connections -----------------------------------------------------------------------------------------------
+
+    def borrow(self, node: Node) -> Wire:
+        """A connection to a server, for one request; to be given back, or dropped. Raises one of ``TROUBLE``."""
+        with self._lock:
+            idle = self._idle.get(node.incarnation)
+            connection = idle.pop() if idle else None
+            if connection is not None:
+                self._lent.setdefault(node.incarnation, set()).add(connection)
+                return connection
+        connection = self._connect(node)
+        with self._lock:
+            self._lent.setdefault(node.incarnation, set()).add(connection)
+        return connection
+
+    def _connect(self, node: Node) -> Wire:
+        if node.id == self.node:
+            connection = wire.connect_unix(node.socket or self._path, _GREETING)
+        else:
+            connection = wire.connect_tls((node.host, node.port), node.certificate, _GREETING)
+        try:
+            greet(connection, self._token)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def give_back(self, node: Node, connection: Wire) -> None:
+        """The request was answered: the connection is good for another."""
+        with self._lock:
+            self._lent.get(node.incarnation, set()).discard(connection)
+            self._rests.pop(node.incarnation, None)
+            known = any(one.incarnation == node.incarnation for one in self.view.nodes)
+            idle = self._idle.setdefault(node.incarnation, []) if known else None
+            if idle is not None and len(idle) < _IDLE and not self._closed.is_set():
+                idle.append(connection)
+                return
+        connection.close()
+
+    def drop(self, node: Node, connection: Wire) -> None:
+        """The connection is good for nothing any more."""
+        with self._lock:
+            self._lent.get(node.incarnation, set()).discard(connection)
+        connection.close()
+
+    @contextlib.contextmanager
+    def lent(self, node: Node) -> Iterator[Wire]:
+        """A connection for one request and its answer."""
+        connection = self.borrow(node)
+        try:
+            yield connection
+        except BaseException:
+            self.drop(node, connection)
+            raise
+        self.give_back(node, connection)
+
+    def close(self) -> None:
+        """End all connections."""
+        self._closed.set()
+        with self._lock:
+            for connections in self._idle.values():
+                for connection in connections:
+                    connection.close()
+            for lent in self._lent.values():
+                for connection in lent:
+                    connection.shut()
+            self._idle.clear()
+
+
+_here: dict[str, tuple[int, Members]] = {}
+_finding = threading.Lock()
+
+
+def members_of(path: str) -> Members:
+    """The servers that this process knows by a socket: one object for all who ask. Raises one of ``TROUBLE``."""
+    with _finding:
+        found = _here.get(path)
+        if found is None or found[0] != os.getpid():
+            found = _here[path] = (os.getpid(), Members(path))
+        return found[1]
+
+
+def _in_child() -> None:
+    """A forked process has none of its parent's connections, and its lock may be held by a thread that it has not."""
+    global _finding
+    _finding = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_in_child)

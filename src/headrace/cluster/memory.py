@@ -1,0 +1,188 @@
+"""What one node holds of a dataset: encoded samples, in memory that is taken once.
+
+Samples come in as they are read, until the memory is full, and stay: each is used about as often as any other, so to
+let one go for another would gain nothing. Memory is given back by datasets as a whole, those first that nobody has
+used for longest. What there was no room for may wait for its one use in a small part apart.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.core.ranges import Ranges
+
+_AHEAD = 16
+"""One part in so many of the memory is for what waits for its use."""
+_QUIET = 30.0
+"""Seconds without a request after which a dataset may make room for another."""
+
+
+@dataclass
+class Held:
+    """What is held of one dataset."""
+
+    starts: NDArray[np.int64]
+    """Where each sample begins; -1: it is not there."""
+    lengths: NDArray[np.int32]
+    count: int = 0
+    nbytes: int = 0
+    reading: int = 0
+    """Those who read from it just now."""
+    used: float = field(default_factory=time.monotonic)
+
+
+class Reading:
+    """Samples that somebody is about to send. They stay where they are until ``done``."""
+
+    def __init__(self, memory: PoolMemory, held: Held, samples: list[memoryview | bytes | None]) -> None:
+        self._memory, self._held, self.samples = memory, held, samples
+
+    def done(self) -> None:
+        """They were sent."""
+        self.samples = []
+        self._memory.done(self._held)
+
+
+class PoolMemory:
+    """Memory for samples of several datasets. Threads share it."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self._kept = budget - budget // _AHEAD
+        self._memory = mmap.mmap(
+            -1, max(self._kept, mmap.PAGESIZE), flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS
+        )
+        self._view = memoryview(self._memory)
+        self._free = Ranges()
+        if self._kept > 0:
+            self._free.free(0, self._kept)
+        self._lock = threading.Lock()
+        self._held: dict[str, Held] = {}
+        self._ahead: dict[tuple[str, int], bytes] = {}
+        self._ahead_bytes = 0
+
+    @property
+    def used(self) -> int:
+        """Bytes of it that are in use."""
+        with self._lock:
+            return self._kept - self._free.total + self._ahead_bytes
+
+    def open(self, dataset: str, samples: int) -> None:
+        """There may be samples of this dataset from now on."""
+        with self._lock:
+            if dataset not in self._held:
+                self._held[dataset] = Held(np.full(samples, -1, np.int64), np.zeros(samples, np.int32))
+
+    def read(self, dataset: str, samples: Sequence[int]) -> Reading:
+        """What there is of some samples; None in the place of one that is not there."""
+        with self._lock:
+            held = self._held[dataset]
+            held.reading += 1
+            held.used = time.monotonic()
+            starts = held.starts[samples].tolist()
+            lengths = held.lengths[samples].tolist()
+            out: list[memoryview | bytes | None] = []
+            for sample, start, length in zip(samples, starts, lengths, strict=True):
+                if start >= 0:
+                    out.append(self._view[start : start + length])
+                    continue
+                waiting = self._ahead.pop((dataset, sample), None)
+                if waiting is not None:
+                    self._ahead_bytes -= len(waiting)
+                out.append(waiting)
+            return Reading(self, held, out)
+
+    def done(self, held: Held) -> None:
+        """Somebody has read."""
+        with self._lock:
+            held.reading -= 1
+
+    def missing(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those that are not there."""
+        with self._lock:
+            absent = samples[self._held[dataset].starts[samples] < 0]
+            if not self._ahead:
+                return absent
+            return np.array([one for one in absent.tolist() if (dataset, one) not in self._ahead], np.int64)
+
+    def keep(self, dataset: str, sample: int, data: Any) -> bool:
+        """Hold a sample, if there is room; whether it is held now."""
+        nbytes = len(data)
+        if not nbytes or nbytes >= 1 << 31:
+            return False
+        with self._lock:
+            held = self._held.get(dataset)
+            if held is None or held.starts[sample] >= 0:
+                return held is not None
+            start = self._free.take(nbytes)
+            if start is None and self._make_room(dataset):
+                start = self._free.take(nbytes)
+            if start is None:
+                return False
+            # (nobody reads there before it is written down)
+            self._view[start : start + nbytes] = data
+            held.starts[sample], held.lengths[sample] = start, nbytes
+            held.count += 1
+            held.nbytes += nbytes
+            return True
+
+    def room_for(self, nbytes: int) -> int:
+        """How many samples of this size may come in now, to stay or to wait for their use."""
+        with self._lock:
+            waiting = max(0, self.budget - self._kept - self._ahead_bytes)
+            return self._free.total // nbytes + (
+                waiting // nbytes if self._ahead else max(1, waiting // nbytes)
+            )
+
+    def keep_ahead(self, dataset: str, sample: int, data: bytes) -> None:
+        """Hold a sample for its next use alone."""
+        with self._lock:
+            if (dataset, sample) not in self._ahead:
+                self._ahead[dataset, sample] = data
+                self._ahead_bytes += len(data)
+
+    def drop_ahead(self, dataset: str, served: NDArray[np.bool_] | None = None) -> None:
+        """Let those go that wait for a use which they have had; None: all of the dataset."""
+        with self._lock:
+            for key in [
+                one for one in self._ahead if one[0] == dataset and (served is None or served[one[1]])
+            ]:
+                self._ahead_bytes -= len(self._ahead.pop(key))
+
+    def _make_room(self, wanted: str) -> bool:
+        """Let the dataset go that was not used for longest, if there is one that nobody uses."""
+        now = time.monotonic()
+        idle = [
+            (held.used, name)
+            for name, held in self._held.items()
+            if name != wanted and held.count and not held.reading and now - held.used > _QUIET
+        ]
+        if not idle:
+            return False
+        held = self._held[min(idle)[1]]
+        there = np.flatnonzero(held.starts >= 0)
+        self._free.free_all(zip(held.starts[there].tolist(), held.lengths[there].tolist(), strict=True))
+        held.starts[:] = -1
+        held.count = held.nbytes = 0
+        return True
+
+    def describe(self) -> dict[str, tuple[int, int, int]]:
+        """Of each dataset: its samples, how many are held, and their bytes."""
+        with self._lock:
+            return {name: (len(held.starts), held.count, held.nbytes) for name, held in self._held.items()}
+
+    def close(self) -> None:
+        """Give the memory back."""
+        with self._lock:
+            self._held.clear()
+            self._ahead.clear()
+            self._view.release()
+            self._memory.close()

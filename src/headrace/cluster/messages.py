@@ -1,0 +1,167 @@
+"""What node servers and those who use them say to each other. Plain data; what arrives is checked when it is read.
+
+A connection begins with ``Hello`` and ``Welcome``. After that the client asks and the server answers, one by one; who
+says ``Watch`` asks nothing more, and is told of every ``View`` from then on.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+
+PROTOCOL = 1
+"""Raised with every change of these messages."""
+MOST_SAMPLES = 1 << 16
+"""That one request may ask for."""
+MOST_NODES = 4096
+
+Name = Annotated[str, msgspec.Meta(max_length=256)]
+Text = Annotated[str, msgspec.Meta(max_length=4096)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Message(msgspec.Struct, tag=True, frozen=True, array_like=True):
+    """Of all messages."""
+
+
+class Node(msgspec.Struct, frozen=True, array_like=True):
+    """A node server, as others see it."""
+
+    id: Name
+    """Of the node: the same for the next server there."""
+    incarnation: Name
+    """Of the server: another one after each start."""
+    host: Name
+    port: Annotated[int, msgspec.Meta(ge=0, lt=65536)]
+    certificate: Name
+    """The SHA-256 of its certificate."""
+    memory: Count
+    """Bytes that it holds samples in."""
+    socket: Text = ""
+    """Where it listens for those on the same machine."""
+
+
+class View(Message, frozen=True):
+    """The servers that there are. A later view has a higher number."""
+
+    number: int
+    nodes: Annotated[tuple[Node, ...], msgspec.Meta(max_length=MOST_NODES)] = ()
+
+
+class Hello(Message, frozen=True):
+    """The first words of a client. ``token``: of the cluster; over a Unix socket none is needed."""
+
+    protocol: int
+    token: Name = ""
+    version: Name = ""
+
+
+class Welcome(Message, frozen=True):
+    """The server's answer. On its own machine it says what is needed to reach the others, too."""
+
+    node: Name
+    view: View
+    token: Name = ""
+
+
+class Refused(Message, frozen=True):
+    """Why something is not to be had."""
+
+    reason: Text
+
+
+class Watch(Message, frozen=True):
+    """Tell of every view from now on."""
+
+
+class Open(Message, frozen=True):
+    """Whether a dataset, by its fingerprint, is known. Where it is not, ``Define`` follows."""
+
+    dataset: Name
+
+
+class Define(Message, frozen=True):
+    """What makes a dataset, as ``to_plain`` writes sources, in JSON. The answer comes when it was listed."""
+
+    dataset: Name
+    definition: bytes
+
+
+class Opened(Message, frozen=True):
+    """The dataset is there, or (of ``Open``) it is not known."""
+
+    known: bool
+    samples: Count = 0
+
+
+class Want(Message, frozen=True):
+    """Samples of a dataset, as int64. ``Given`` is the answer."""
+
+    dataset: Name
+    samples: bytes
+
+
+class Given(Message, frozen=True):
+    """Lengths of samples as int64, and the samples beside it; -1: it is not to be had here.
+
+    ``kept``: how many of them were in memory; ``view``: the number of the server's.
+    """
+
+    lengths: bytes
+    kept: Count = 0
+    view: int = 0
+
+
+class Ahead(Message, frozen=True):
+    """A job begins an epoch, at ``position`` of the order that follows from ``seed``."""
+
+    dataset: Name
+    seed: int
+    epoch: int
+    position: Count = 0
+    shuffled: bool = True
+
+
+class Noted(Message, frozen=True):
+    """It was heard."""
+
+
+class GetStatus(Message, frozen=True):
+    """How a server stands."""
+
+
+class DatasetStatus(msgspec.Struct, frozen=True, array_like=True):
+    """A dataset on a server."""
+
+    name: Text
+    samples: Count
+    held: Count
+    """Samples of it in memory."""
+    nbytes: Count
+    """Bytes of these."""
+
+
+class Status(Message, frozen=True):
+    """How a server stands."""
+
+    node: Name
+    pid: int
+    memory: Count
+    used: Count
+    served: Count
+    """Samples that were given."""
+    served_bytes: Count
+    fetched: Count
+    """Samples that were read from storage."""
+    fetched_bytes: Count
+    clients: Count
+    datasets: tuple[DatasetStatus, ...] = ()
+
+
+Request = Hello | Watch | Open | Define | Want | Ahead | GetStatus
+Reply = Welcome | Refused | View | Opened | Given | Noted | Status
+
+encode = msgspec.msgpack.Encoder().encode
+decode_request = msgspec.msgpack.Decoder(Request).decode
+decode_reply = msgspec.msgpack.Decoder(Reply).decode

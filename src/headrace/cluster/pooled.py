@@ -1,0 +1,240 @@
+"""A source whose samples come from the cluster's memory: from the node that has them, or that reads them for all."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.channel.wire import Wire
+from headrace.cluster.members import TROUBLE, Members, answer, ask, members_of
+from headrace.cluster.messages import (
+    MOST_SAMPLES,
+    Define,
+    Given,
+    Node,
+    Opened,
+    View,
+    Want,
+    encode,
+)
+from headrace.cluster.placement import Placement
+from headrace.core.errors import HostRefused, ProtocolError
+from headrace.sources.source import Source
+
+_PATIENCE = 12.0
+"""Seconds for which a server may say nothing: longer than it waits for storage itself."""
+_LISTING = 600.0
+"""Seconds for a server to list a dataset."""
+_AGAIN = 5.0
+"""Seconds after which the node's own server is looked for anew."""
+
+
+class Pool(NamedTuple):
+    """What is needed to find a dataset in the cluster. It travels to workers."""
+
+    path: str
+    """The socket of this node's server."""
+    dataset: str
+    """The fingerprint."""
+    definition: bytes
+
+
+class Pooled(NamedTuple):
+    """How many samples came from the cluster, their bytes, and how many of them were in memory there."""
+
+    samples: int = 0
+    nbytes: int = 0
+    kept: int = 0
+
+
+class PooledSource:
+    """See ``Source``: the samples of another, by way of the cluster where that works.
+
+    What no server gives is read from storage, as if there was no cluster. So whatever is wrong with a sample, or with
+    storage, is found and said as ever.
+    """
+
+    def __init__(self, source: Source, pool: Pool) -> None:
+        self._source, self._pool = source, pool
+        self._start()
+
+    def _start(self) -> None:
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._placement: Placement | None = None
+        self._strangers: dict[str, float] = {}
+        """Servers that do not know the dataset, and when they are asked again."""
+        self._missed = 0.0
+        self._pooled = Pooled()
+
+    def __getstate__(self) -> tuple[Source, Pool]:
+        return self._source, self._pool
+
+    def __setstate__(self, state: tuple[Source, Pool]) -> None:
+        self._source, self._pool = state
+        self._start()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._source, name)
+
+    @property
+    def targets(self) -> NDArray[Any] | list[Any] | None:
+        """See ``Source``."""
+        return self._source.targets
+
+    @property
+    def encoded(self) -> bool:
+        """See ``Source``."""
+        return self._source.encoded
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def name(self, index: int) -> str:
+        """See ``Source``."""
+        return self._source.name(index)
+
+    def identity(self, index: int) -> str:
+        """See ``Source``."""
+        return self._source.identity(index)
+
+    def fingerprint(self) -> str:
+        """See ``Source``."""
+        return self._source.fingerprint()
+
+    def take_pooled(self) -> Pooled:
+        """What came from the cluster since this was last asked."""
+        with self._lock:
+            taken, self._pooled = self._pooled, Pooled()
+        return taken
+
+    def read_many(self, indices: Sequence[int] | NDArray[Any]) -> list[Any]:
+        """See ``Source``."""
+        if self._pid != os.getpid():  # (of what the parent was at when it forked, nothing is known here)
+            self._start()
+        samples = np.asarray(indices, np.int64)
+        out: list[Any] = [None] * len(samples)
+        members = self._members()
+        if members is not None and len(samples) <= MOST_SAMPLES:
+            self._from_pool(members, samples, out)
+        rest = [at for at, blob in enumerate(out) if blob is None]
+        if rest:
+            for at, blob in zip(rest, self._source.read_many(samples[rest]), strict=True):
+                out[at] = blob
+        return out
+
+    def _members(self) -> Members | None:
+        """The servers; None where this node has none just now."""
+        if time.monotonic() < self._missed:
+            return None
+        try:
+            return members_of(self._pool.path)
+        except TROUBLE:
+            self._missed = time.monotonic() + _AGAIN
+            return None
+
+    def _placed(self, view: View) -> Placement:
+        placement = self._placement
+        if placement is None or placement.view.number != view.number:
+            placement = self._placement = Placement(view, self._pool.dataset)
+        return placement
+
+    def _from_pool(self, members: Members, samples: NDArray[np.int64], out: list[Any]) -> None:
+        """Ask each server for its samples, all at once, and take the answers one after the other."""
+        placement = self._placed(members.view)
+        places = placement.nodes_of(samples)
+        asked: list[tuple[Node, Wire, NDArray[np.intp]]] = []
+        for place in np.unique(places[places >= 0]).tolist():
+            node = placement.view.nodes[place]
+            rows = np.flatnonzero(places == place)
+            if not members.is_well(node) or self._strangers.get(node.incarnation, 0.0) > time.monotonic():
+                continue
+            connection = self._ask(members, node, samples[rows])
+            if connection is not None:
+                asked.append((node, connection, rows))
+        got, nbytes, kept = 0, 0, 0
+        for node, connection, rows in asked:
+            given = self._take(members, node, connection, rows, out)
+            got, nbytes, kept = got + given[0], nbytes + given[1], kept + given[2]
+        with self._lock:
+            before = self._pooled
+            self._pooled = Pooled(before.samples + got, before.nbytes + nbytes, before.kept + kept)
+
+    def _ask(self, members: Members, node: Node, samples: NDArray[np.int64]) -> Wire | None:
+        want = encode(Want(self._pool.dataset, samples.tobytes()))
+        for _ in range(2):  # (a connection that was kept may have ended meanwhile)
+            try:
+                connection = members.borrow(node)
+            except TROUBLE:
+                members.trouble(node)
+                return None
+            try:
+                connection.send(want, seconds=_PATIENCE)
+            except TROUBLE:
+                members.drop(node, connection)
+                continue
+            return connection
+        members.trouble(node)
+        return None
+
+    def _take(
+        self, members: Members, node: Node, connection: Wire, rows: NDArray[np.intp], out: list[Any]
+    ) -> Pooled:
+        try:
+            reply, body = answer(connection, _PATIENCE)
+            if isinstance(reply, Opened):
+                members.give_back(node, connection)
+                self._introduce(members, node)
+                return Pooled()
+            if not isinstance(reply, Given) or len(reply.lengths) != 8 * len(rows):
+                raise ProtocolError(f"{connection.name} answered with {type(reply).__name__}")
+            lengths = np.frombuffer(reply.lengths, np.int64)
+            if (lengths < -1).any() or int(lengths[lengths > 0].sum()) != len(body):
+                raise ProtocolError(f"{connection.name} gave other bytes than it said")
+        except TROUBLE:
+            members.drop(node, connection)
+            members.trouble(node)
+            return Pooled()
+        at = got = 0
+        for row, length in zip(rows.tolist(), lengths.tolist(), strict=True):
+            if length >= 0:
+                out[row] = body[at : at + length]
+                at += length
+                got += 1
+        members.give_back(node, connection)
+        return Pooled(got, at, min(reply.kept, got))
+
+    def _introduce(self, members: Members, node: Node) -> None:
+        """Tell a server that came later of the dataset; meanwhile its samples are read from storage."""
+        with self._lock:
+            if self._strangers.get(node.incarnation, 0.0) > time.monotonic():
+                return
+            self._strangers[node.incarnation] = time.monotonic() + _LISTING
+        threading.Thread(
+            target=self._define, args=(members, node), name="headrace-define", daemon=True
+        ).start()
+
+    def _define(self, members: Members, node: Node) -> None:
+        try:
+            define(members, node, self._pool)
+            self._strangers.pop(node.incarnation, None)
+        except HostRefused:
+            pass  # (it was said when the loader began, or will be when the next one does)
+        except TROUBLE:
+            self._strangers[node.incarnation] = time.monotonic() + _AGAIN
+
+
+def define(members: Members, node: Node, pool: Pool) -> None:
+    """Have a server open a dataset. Raises HostRefused if it cannot, and others of ``TROUBLE``."""
+    with members.lent(node) as connection:
+        reply, _ = ask(connection, Define(pool.dataset, pool.definition), _LISTING)
+        if not isinstance(reply, Opened):
+            raise ProtocolError(f"{connection.name} answered with {type(reply).__name__}")

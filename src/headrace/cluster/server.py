@@ -1,0 +1,373 @@
+"""A node server: holds samples for all jobs of the cluster, reads each from storage once, gives them to who asks.
+
+Each connection has a thread, since a request may have to wait for storage. Whatever arrives is checked as if an
+attacker had sent it; between machines nothing is read before the other end has shown the cluster's token, over TLS.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.channel import wire
+from headrace.channel.wire import Wire
+from headrace.cluster.fetching import Dataset, Fetcher, Preload
+from headrace.cluster.memory import PoolMemory
+from headrace.cluster.messages import (
+    MOST_SAMPLES,
+    PROTOCOL,
+    Ahead,
+    DatasetStatus,
+    Define,
+    GetStatus,
+    Given,
+    Hello,
+    Message,
+    Noted,
+    Open,
+    Opened,
+    Refused,
+    Request,
+    Status,
+    View,
+    Want,
+    Watch,
+    Welcome,
+    decode_request,
+    encode,
+)
+from headrace.cluster.placement import Placement
+from headrace.core.errors import HeadraceError, OptionError, ProtocolError
+from headrace.core.version import __version__
+from headrace.recipes.plain import source_from_plain
+from headrace.sampling.uniform import epoch_order
+
+_GREETING = 5.0
+"""Seconds for somebody who has connected to say who it is."""
+_SLOW = 20.0
+"""Seconds for which somebody who is sent something may take in nothing."""
+_STORAGE = 8.0
+"""Seconds for which a request waits for storage: who asked can read there, too."""
+_MOST_CLIENTS = 4096
+_MOST_DATASETS = 64
+_HELLO_LIMIT = 4096
+
+Log = Callable[[str], None]
+
+
+class NodeServer:
+    """One of them. It runs in threads of its own from ``start`` to ``close``."""
+
+    def __init__(self, node: str, *, token: str, memory: int, log: Log) -> None:
+        """``node``: its id. ``memory``: bytes for samples."""
+        self._node, self._token, self._log = node, token, log
+        self.memory = PoolMemory(memory)
+        self.fetcher = Fetcher(self.memory)
+        self._datasets: dict[str, Dataset] = {}
+        self._defining: dict[str, threading.Lock] = {}
+        self._preloads: dict[str, tuple[Ahead, Preload]] = {}
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._view = View(0)
+        self._wires: set[Wire] = set()
+        self._listeners: list[socket.socket] = []
+        self._closed = False
+        self._served, self._served_bytes = 0, 0
+
+    # -- listening ---------------------------------------------------------------------------------------------
+
+    def listen_unix(self, path: str) -> None:
+        """Take in those on this machine, of the same user."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+        sock.bind(path)
+        os.chmod(path, 0o600)
+        self._listen(sock, self._accept_unix)
+
+    def listen_tls(self, host: str, port: int, context: ssl.SSLContext) -> int:
+        """Take in those on other machines who know the token; the port."""
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.create_server((host, port), family=family, backlog=256)
+        found: int = sock.getsockname()[1]
+        self._listen(sock, lambda taken, name: wire.accept_tls(taken, context, name, _GREETING))
+        return found
+
+    @staticmethod
+    def _accept_unix(sock: socket.socket, name: str) -> Wire:
+        wire.check_user(sock, name)
+        return Wire(sock, name)
+
+    def _listen(self, sock: socket.socket, make: Callable[[socket.socket, str], Wire]) -> None:
+        sock.listen(256)
+        self._listeners.append(sock)
+        threading.Thread(target=self._accept, args=(sock, make), name="headrace-node", daemon=True).start()
+
+    def _accept(self, listener: socket.socket, make: Callable[[socket.socket, str], Wire]) -> None:
+        while not self._closed:
+            try:
+                sock, address = listener.accept()
+            except OSError:
+                if self._closed:
+                    return
+                threading.Event().wait(0.05)  # (too many descriptors, for one)
+                continue
+            local = listener.family == socket.AF_UNIX
+            name = "a job here" if local else f"{address[0]}:{address[1]}"
+            with self._lock:
+                full = len(self._wires) >= _MOST_CLIENTS
+            if full:
+                sock.close()
+                continue
+            threading.Thread(
+                target=self._serve, args=(sock, make, name, local), name="headrace-node", daemon=True
+            ).start()
+
+    # -- one connection ----------------------------------------------------------------------------------------
+
+    def _serve(
+        self, sock: socket.socket, make: Callable[[socket.socket, str], Wire], name: str, local: bool
+    ) -> None:
+        try:
+            connection = make(sock, name)
+        except (OSError, HeadraceError):
+            sock.close()
+            return
+        with self._lock:
+            self._wires.add(connection)
+        try:
+            if self._greet(connection, local):
+                while not self._closed:
+                    self._answer(connection, connection.receive(seconds=None)[0])
+        except (OSError, EOFError):
+            pass
+        except (HeadraceError, msgspec.MsgspecError) as error:
+            self._log(f"{name}: {error}")
+            with contextlib.suppress(OSError, HeadraceError):
+                self._reply(connection, Refused(str(error)[:4000]))
+        except Exception as error:  # nothing that one client does may end the server
+            self._log(f"{name}: {type(error).__name__}: {error}")
+        finally:
+            with self._lock:
+                self._wires.discard(connection)
+            connection.close()
+
+    def _greet(self, connection: Wire, local: bool) -> bool:
+        hello = decode_request(connection.receive(seconds=_GREETING, limit=_HELLO_LIMIT)[0])
+        if not isinstance(hello, Hello):
+            raise ProtocolError("a connection begins with a hello")
+        if not local and not hmac.compare_digest(hello.token.encode(), self._token.encode()):
+            self._log(f"{connection.name}: refused, its token is not that of this cluster")
+            self._reply(connection, Refused("the token is not that of this cluster"))
+            return False
+        if hello.protocol != PROTOCOL:
+            self._reply(
+                connection,
+                Refused(
+                    f"this node server is of headrace {__version__} (protocol {PROTOCOL}) and the other end of "
+                    f"{hello.version or '?'} (protocol {hello.protocol}); install one version on all nodes and "
+                    "restart the cluster: headrace cluster stop, headrace cluster start"
+                ),
+            )
+            return False
+        with self._lock:
+            view = self._view
+        self._reply(connection, Welcome(self._node, view, self._token if local else ""))
+        return True
+
+    def _reply(
+        self, connection: Wire, message: Message, body: list[memoryview | bytes] | None = None
+    ) -> None:
+        connection.send(encode(message), body or (), seconds=_SLOW)
+
+    def _answer(self, connection: Wire, data: bytes) -> None:
+        request: Request = decode_request(data)
+        match request:
+            case Want():
+                self._give(connection, request)
+            case Open():
+                found = self._datasets.get(request.dataset)
+                self._reply(connection, Opened(found is not None, found.samples if found else 0))
+            case Define():
+                self._define(connection, request)
+            case Ahead():
+                self._preload(request)
+                self._reply(connection, Noted())
+            case Watch():
+                self._watch(connection)
+            case GetStatus():
+                self._reply(connection, self.status())
+            case Hello():
+                raise ProtocolError("a second hello")
+
+    def _dataset(self, name: str) -> Dataset:
+        found = self._datasets.get(name)
+        if found is None:
+            raise ProtocolError("that dataset is not known here")
+        return found
+
+    def _give(self, connection: Wire, want: Want) -> None:
+        dataset = self._datasets.get(want.dataset)
+        if dataset is None:
+            self._reply(connection, Opened(False))
+            return
+        if len(want.samples) % 8 or len(want.samples) > 8 * MOST_SAMPLES:
+            raise ProtocolError(f"a request of {len(want.samples)} bytes")
+        numbers = np.frombuffer(want.samples, np.int64)
+        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < dataset.samples:
+            raise ProtocolError(f"a sample that is none of {dataset.samples}")
+        samples: list[int] = numbers.tolist()
+        reading = self.memory.read(dataset.name, samples)
+        try:
+            blobs = reading.samples
+            absent = [at for at, blob in enumerate(blobs) if blob is None]
+            kept = len(blobs) - len(absent)
+            if absent:
+                found = self.fetcher.fetch(dataset, [samples[at] for at in absent], _STORAGE)
+                for at in absent:
+                    blobs[at] = found.get(samples[at])
+            lengths = np.array([-1 if blob is None else len(blob) for blob in blobs], np.int64)
+            body = [blob for blob in blobs if blob is not None]
+            preload = self._preloads.get(dataset.name)
+            if preload is not None:
+                preload[1].served(samples)
+            self._reply(connection, Given(lengths.tobytes(), kept, self._view.number), body)
+        finally:
+            reading.done()
+        with self._lock:
+            self._served += len(body)
+            self._served_bytes += int(lengths[lengths > 0].sum())
+
+    def _define(self, connection: Wire, define: Define) -> None:
+        """Make a dataset of its definition. It is listed here: what this node sees has to be what the job sees."""
+        with self._lock:
+            if len(self._datasets) >= _MOST_DATASETS and define.dataset not in self._datasets:
+                raise ProtocolError(f"this server has {_MOST_DATASETS} datasets already; restart the cluster")
+            making = self._defining.setdefault(define.dataset, threading.Lock())
+        with making:
+            found = self._datasets.get(define.dataset)
+            if found is None:
+                try:
+                    source = source_from_plain(json.loads(define.definition))
+                    fingerprint = source.fingerprint()
+                except (OptionError, OSError, ValueError, RecursionError) as error:
+                    self._reply(
+                        connection, Refused(f"node {self._node} cannot open the data: {error}"[:4000])
+                    )
+                    return
+                if fingerprint != define.dataset:
+                    self._reply(
+                        connection,
+                        Refused(
+                            f"node {self._node} sees other files ({len(source)}) there than the job does, or other "
+                            "versions of them; give all nodes the same storage at the same path"
+                        ),
+                    )
+                    return
+                self.memory.open(define.dataset, len(source))
+                found = Dataset(define.dataset, source, repr(source)[:512])
+                with self._lock:
+                    self._datasets[define.dataset] = found
+        self._reply(connection, Opened(True, found.samples))
+
+    def _preload(self, ahead: Ahead) -> None:
+        """Read what is this node's part of an epoch, in the order of its use; what was begun before is left."""
+        dataset = self._dataset(ahead.dataset)
+        if ahead.position > dataset.samples:
+            raise ProtocolError(f"position {ahead.position} of {dataset.samples}")
+        with self._lock:
+            before = self._preloads.get(dataset.name)
+            placement = Placement(self._view, dataset.name)
+            same = before is not None and before[0] == ahead
+            if before is not None:
+                before[1].stop()
+                if not same:
+                    self.memory.drop_ahead(dataset.name)
+
+            def order() -> NDArray[np.int64]:
+                samples = epoch_order(dataset.samples, ahead.seed, ahead.epoch, ahead.shuffled)[
+                    ahead.position :
+                ]
+                mine: NDArray[np.bool_] = placement.nodes_of(samples) == placement.place_of(self._node)
+                return samples[mine]
+
+            made = Preload(
+                self.fetcher,
+                self.memory,
+                dataset,
+                order,
+                before[1] if before is not None and same else None,
+            )
+            self._preloads[dataset.name] = ahead, made
+
+    # -- who else there is ---------------------------------------------------------------------------------------
+
+    def see(self, view: View) -> None:
+        """Other servers have come or gone."""
+        with self._changed:
+            if view.number <= self._view.number:
+                return
+            self._view = view
+            self._changed.notify_all()
+            under_way = [ahead for ahead, _ in self._preloads.values()]
+        for ahead in under_way:  # what others had may be this node's to read by now
+            self._preload(ahead)
+
+    def _watch(self, connection: Wire) -> None:
+        number = -1
+        while not self._closed:
+            with self._changed:
+                self._changed.wait_for(lambda: self._view.number > number or self._closed, 1.0)  # noqa: B023
+                view = self._view
+            # (said again and again, so that both ends know that the other is there)
+            number = view.number
+            self._reply(connection, view)
+
+    def status(self) -> Status:
+        """How it stands."""
+        held = self.memory.describe()
+        with self._lock:
+            datasets = tuple(
+                DatasetStatus(one.label, one.samples, held[one.name][1], held[one.name][2])
+                for one in self._datasets.values()
+                if one.name in held
+            )
+            clients = len(self._wires)
+        return Status(
+            self._node,
+            os.getpid(),
+            self.memory.budget,
+            self.memory.used,
+            self._served,
+            self._served_bytes,
+            self.fetcher.fetched,
+            self.fetcher.fetched_bytes,
+            clients,
+            datasets,
+        )
+
+    def close(self) -> None:
+        """Listen no more, and end all connections."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+            wires = list(self._wires)
+        for _, preload in self._preloads.values():
+            preload.stop()
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)
+            listener.close()
+        for connection in wires:
+            connection.shut()
+        self.fetcher.close()

@@ -1,0 +1,189 @@
+"""Wires: frames between machines, over TLS and Unix sockets, from those who mean well and those who do not."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.channel import wire
+from headrace.channel.wire import Wire
+from headrace.cluster.certificates import make_certificate
+from headrace.core.errors import ProtocolError
+
+Pair = tuple[Wire, Wire]
+
+
+@pytest.fixture(scope="module")
+def certificate() -> tuple[ssl.SSLContext, str]:
+    return make_certificate("test")
+
+
+def over_unix(folder: Path) -> Pair:
+    path = str(folder / "wire.sock")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen()
+        mine = wire.connect_unix(path, 5.0)
+        theirs, _ = listener.accept()
+        return mine, Wire(theirs, "client")
+
+
+def over_tls(certificate: tuple[ssl.SSLContext, str], fingerprint: str = "") -> Pair:
+    context, known = certificate
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepted: list[Wire] = []
+
+        def accept() -> None:
+            accepted.append(wire.accept_tls(listener.accept()[0], context, "client", 5.0))
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            mine = wire.connect_tls(listener.getsockname(), fingerprint or known, 5.0)
+        finally:
+            thread.join()
+        return mine, accepted[0]
+
+
+@pytest.fixture(params=["unix", "tls"])
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+    made = (
+        over_unix(tmp_path) if request.param == "unix" else over_tls(request.getfixturevalue("certificate"))
+    )
+    yield made
+    for one in made:
+        one.close()
+
+
+def beside(call: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=call)
+    thread.start()
+    return thread
+
+
+def test_frames_arrive_whole_and_in_order(pair: Pair) -> None:
+    mine, theirs = pair
+    frames = [
+        (b"a", []),
+        (b"", [b"x" * 70_000, bytearray(3), memoryview(b"yy"), b""]),
+        (b"long" * 10_000, [os.urandom(5 << 20)] * 3),
+        (b"end", [b"z"] * 3000),
+    ]
+
+    def send() -> None:
+        for message, body in frames:
+            mine.send(message, body, seconds=10.0)
+
+    thread = beside(send)
+    for message, body in frames:
+        got, rest = theirs.receive(seconds=10.0, body_limit=1 << 30)
+        assert (got, bytes(rest)) == (message, b"".join(bytes(one) for one in body))
+    thread.join()
+    theirs.send(b"and back", seconds=5.0)
+    assert mine.receive(seconds=5.0)[0] == b"and back"
+
+
+def test_who_says_nothing_is_not_waited_for(pair: Pair) -> None:
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError, match="did not answer"):
+        pair[0].receive(seconds=0.2)
+    assert time.monotonic() - begun < 5.0
+
+
+def test_who_takes_in_nothing_is_not_waited_for(pair: Pair) -> None:
+    with pytest.raises(TimeoutError):
+        pair[0].send(b"a", [bytes(64 << 20)], seconds=0.2)
+
+
+def test_who_waits_is_woken_by_the_end(pair: Pair) -> None:
+    mine, theirs = pair
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            mine.receive(seconds=None)
+        except (EOFError, OSError) as error:
+            raised.append(error)
+
+    thread = beside(wait)
+    time.sleep(0.1)
+    mine.shut()
+    thread.join(5.0)
+    assert raised
+    with pytest.raises((EOFError, OSError)):
+        theirs.receive(seconds=5.0)
+
+
+def test_a_frame_that_is_cut_off_is_an_end(pair: Pair) -> None:
+    mine, theirs = pair
+    mine.send(b"whole", seconds=5.0)
+    mine._send([memoryview(struct.pack("<4sIQ", b"hrw1", 100, 0) + b"half")], 5.0)
+    mine.shut()
+    assert theirs.receive(seconds=5.0)[0] == b"whole"
+    with pytest.raises((EOFError, OSError)):
+        theirs.receive(seconds=5.0)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        struct.pack("<4sIQ", b"HTTP", 5, 0),
+        struct.pack("<4sIQ", b"hrw1", 0xFFFFFFFF, 0),
+        struct.pack("<4sIQ", b"hrw1", 5, 1 << 62),
+    ],
+)
+def test_what_is_no_frame_is_refused_before_memory_is_taken_for_it(tmp_path: Path, head: bytes) -> None:
+    mine, theirs = over_unix(tmp_path)
+    mine._send([memoryview(head)], 5.0)
+    with pytest.raises(ProtocolError, match="no frame"):
+        theirs.receive(seconds=5.0, body_limit=1 << 20)
+    for one in (mine, theirs):
+        one.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=200))
+def test_whatever_arrives_is_a_frame_or_an_error(data: bytes) -> None:
+    left, right = socket.socketpair()
+    ours = Wire(right, "somebody")
+    left.sendall(data)
+    left.close()
+    with contextlib.suppress(ProtocolError, EOFError, ConnectionResetError):
+        ours.receive(seconds=5.0, limit=64, body_limit=64)
+    ours.close()
+
+
+def test_another_certificate_is_refused(certificate: tuple[ssl.SSLContext, str]) -> None:
+    with pytest.raises(ProtocolError, match="another certificate"):
+        over_tls(certificate, make_certificate("other")[1])
+
+
+def test_who_speaks_no_tls_is_refused(certificate: tuple[ssl.SSLContext, str]) -> None:
+    left, right = socket.socketpair()
+    thread = beside(lambda: left.sendall(b"GET / HTTP/1.1\r\n\r\n"))
+    with pytest.raises(OSError):
+        wire.accept_tls(right, certificate[0], "somebody", 1.0)
+    thread.join()
+    left.close()
+    right.close()
+
+
+def test_another_user_on_this_machine_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine, theirs = over_unix(tmp_path)
+    (tmp_path / "wire.sock").unlink()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(ProtocolError, match="belongs to user"):
+        over_unix(tmp_path)
+    for one in (mine, theirs):
+        one.close()

@@ -1,0 +1,83 @@
+"""Node servers for tests: in this process, each with its own memory, sockets and certificate."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import headrace as hr
+from headrace.cluster.certificates import make_certificate
+from headrace.cluster.messages import Node, View
+from headrace.cluster.pooled import Pool, PooledSource
+from headrace.cluster.server import NodeServer
+from headrace.recipes.plain import source_to_plain
+from headrace.sources.source import Source
+
+TOKEN = "the token of this cluster"
+
+
+class Servers:
+    """Some node servers that know of each other."""
+
+    def __init__(self, folder: Path, count: int = 3, memory: int = 64 << 20) -> None:
+        self.folder = folder
+        self.servers: dict[str, NodeServer] = {}
+        self.nodes: dict[str, Node] = {}
+        self.log: list[str] = []
+        self._number = 0
+        for number in range(count):
+            self.add(f"n{number}", memory)
+        self.tell()
+
+    def add(self, name: str, memory: int = 64 << 20) -> Node:
+        """Start one; nobody knows of it before ``tell``."""
+        context, fingerprint = make_certificate(name)
+        server = NodeServer(name, token=TOKEN, memory=memory, log=self.log.append)
+        path = str(self.folder / f"{name}.sock")
+        server.listen_unix(path)
+        port = server.listen_tls("127.0.0.1", 0, context)
+        node = Node(name, os.urandom(4).hex(), "127.0.0.1", port, fingerprint, memory, path)
+        self.servers[name], self.nodes[name] = server, node
+        return node
+
+    def tell(self, nodes: Iterable[Node] | None = None) -> View:
+        """Tell all servers of a view: of all of them, or of some."""
+        self._number += 1
+        view = View(self._number, tuple(self.nodes.values()) if nodes is None else tuple(nodes))
+        for server in self.servers.values():
+            server.see(view)
+        return view
+
+    def lose(self, name: str) -> None:
+        """End one, without a word to the others."""
+        self.servers.pop(name).close()
+
+    def pool(self, source: Source, at: str = "n0") -> Pool:
+        """How a job on a node finds a dataset."""
+        return Pool(self.nodes[at].socket, source.fingerprint(), json.dumps(source_to_plain(source)).encode())
+
+    def pooled(self, source: Source, at: str = "n0") -> PooledSource:
+        """The dataset for a job on that node."""
+        return PooledSource(source, self.pool(source, at))
+
+    @property
+    def fetched(self) -> int:
+        """Samples that were read from storage."""
+        return sum(server.fetcher.fetched for server in self.servers.values())
+
+    def close(self) -> None:
+        """End all of them."""
+        for server in self.servers.values():
+            server.close()
+
+
+def make_files(folder: Path, count: int = 120, nbytes: int = 3000) -> Source:
+    """A folder of files, each with bytes of its own."""
+    (folder / "a").mkdir(parents=True)
+    for number in range(count):
+        (folder / "a" / f"{number:04d}.bin").write_bytes(
+            number.to_bytes(4, "little") * ((nbytes + number) // 4)
+        )
+    return hr.folder(folder, extensions=(".bin",))

@@ -1,0 +1,69 @@
+"""Who counts as a server of the cluster: by when each was last heard."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cluster.membership import Membership
+from headrace.cluster.messages import Node
+
+NODES = "abcd"
+
+
+def node(name: str, incarnation: int) -> Node:
+    return Node(name, str(incarnation), "host", 1, "fingerprint", 1 << 20)
+
+
+def membership() -> Membership:
+    return Membership(patience=3.0, hopeless=10.0, start=60.0)
+
+
+steps = st.lists(
+    st.tuples(
+        st.floats(0.1, 4.0),
+        st.sets(st.sampled_from(NODES)),
+        st.dictionaries(st.sampled_from(NODES), st.integers(0, 2)),
+    ),
+    max_size=40,
+)
+
+
+@given(steps)
+def test_the_view_is_of_those_who_were_heard_lately(
+    told: list[tuple[float, set[str], dict[str, int]]],
+) -> None:
+    members, now, view = membership(), 0.0, ()
+    heard: dict[str, tuple[float, Node]] = {}
+    for seconds, alive, answers in told:
+        now += seconds
+        found = {name: node(name, number) for name, number in answers.items() if name in alive}
+        heard = {name: one for name, one in heard.items() if name in alive}
+        heard.update({name: (now, one) for name, one in found.items()})
+        new, hopeless = members.heard(alive, found, now)
+        if new is not None:
+            assert new != view
+            view = new
+        wanted = tuple(one for _, (last, one) in sorted(heard.items()) if now - last <= 3.0)
+        assert view == wanted
+        assert set(hopeless) <= alive - set(found)
+        for name in hopeless:
+            heard.pop(name, None)
+
+
+def test_one_that_does_not_answer_is_ended_once_and_its_successor_has_time() -> None:
+    members = membership()
+    members.heard("ab", {"a": node("a", 0), "b": node("b", 0)}, 0.0)
+    ended = []
+    for second in range(1, 60):
+        _, hopeless = members.heard("ab", {"a": node("a", 0)}, float(second))
+        ended += hopeless
+    assert ended == ["b"]
+    view, hopeless = members.heard("ab", {"a": node("a", 0), "b": node("b", 1)}, 60.0)
+    assert not hopeless and view is not None and view[1].incarnation == "1"
+
+
+def test_one_that_never_starts_is_ended_after_a_while() -> None:
+    members = membership()
+    assert [members.heard("a", {}, float(second))[1] for second in range(0, 70, 10)][-1] == []
+    assert any(members.heard("a", {}, float(second))[1] == ["a"] for second in range(70, 200, 10))

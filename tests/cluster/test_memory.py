@@ -1,0 +1,80 @@
+"""The memory of a node: what is held is what was given, and no more than there is room for."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.cluster import memory as memory_module
+from headrace.cluster.memory import PoolMemory
+
+BUDGET = 1 << 16
+
+
+def data_of(dataset: str, sample: int, nbytes: int) -> bytes:
+    return (f"{dataset}{sample} ".encode() * nbytes)[:nbytes]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["keep", "ahead", "read", "drop"]),
+            st.sampled_from("ab"),
+            st.integers(0, 15),
+            st.integers(1, 9000),
+        ),
+        max_size=60,
+    )
+)
+def test_what_is_read_is_what_was_kept_and_no_budget_is_exceeded(
+    steps: list[tuple[str, str, int, int]],
+) -> None:
+    memory = PoolMemory(BUDGET)
+    for name in "ab":
+        memory.open(name, 16)
+    kept: dict[tuple[str, int], bytes] = {}
+    ahead: dict[tuple[str, int], bytes] = {}
+    for what, dataset, sample, nbytes in steps:
+        key, data = (dataset, sample), data_of(dataset, sample, nbytes)
+        if what == "keep":
+            before = key in kept
+            if memory.keep(dataset, sample, data) and not before:
+                kept[key] = data
+        elif what == "ahead":
+            room = memory.room_for(nbytes)
+            if room:
+                memory.keep_ahead(dataset, sample, data)
+                ahead.setdefault(key, data)
+        elif what == "drop":
+            memory.drop_ahead(dataset)
+            ahead = {one: value for one, value in ahead.items() if one[0] != dataset}
+        else:
+            reading = memory.read(dataset, [sample])
+            found = reading.samples[0]
+            wanted = kept.get(key) or ahead.pop(key, None)
+            assert (None if found is None else bytes(found)) == wanted
+            reading.done()
+        # (one that waits may always come in, however little room there is)
+        assert sum(map(len, kept.values())) <= BUDGET - BUDGET // 16
+        assert memory.used == sum(map(len, kept.values())) + sum(map(len, ahead.values()))
+        missing = set(memory.missing(dataset, np.arange(16)).tolist())
+        assert missing == {one for one in range(16) if (dataset, one) not in {**kept, **ahead}}
+
+
+def test_a_dataset_that_nobody_uses_makes_room_for_another(monkeypatch: object) -> None:
+    memory = PoolMemory(BUDGET)
+    for name in "abc":
+        memory.open(name, 64)
+    for sample in range(64):
+        memory.keep("a" if sample % 2 else "b", sample, bytes(2048))
+    assert not memory.keep("c", 0, bytes(2048)), "both were used just now"
+    memory._held["a"].used -= memory_module._QUIET + 1
+    reading = memory.read("a", [1])
+    memory._held["a"].used -= memory_module._QUIET + 1
+    assert not memory.keep("c", 0, bytes(2048)), "somebody reads from it"
+    reading.done()
+    assert memory.keep("c", 0, bytes(2048))
+    held = {name: count for name, (_, count, _) in memory.describe().items()}
+    assert held["a"] == 0 and held["b"] > 0 and held["c"] == 1
+    assert memory.read("a", [1]).samples == [None]

@@ -1,0 +1,431 @@
+"""Node servers and those who read by way of them: every sample is right, whoever comes, goes, hangs or lies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from headrace.channel import wire
+from headrace.cluster import members as members_module
+from headrace.cluster import pooled as pooled_module
+from headrace.cluster.members import Members, answer, ask, greet
+from headrace.cluster.messages import (
+    PROTOCOL,
+    Ahead,
+    Define,
+    Given,
+    Hello,
+    Open,
+    Opened,
+    Refused,
+    View,
+    Want,
+    decode_reply,
+    encode,
+)
+from headrace.cluster.placement import Placement
+from headrace.cluster.pooled import PooledSource, define
+from headrace.core.errors import HostRefused
+from headrace.sampling.uniform import epoch_order
+from headrace.sources.source import Source
+from tests.cluster.nodes import TOKEN, Servers, make_files
+
+SAMPLES = 120
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Source:
+    return make_files(tmp_path_factory.mktemp("data"), SAMPLES)
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[Servers]:
+    made = Servers(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(autouse=True)
+def no_connections() -> Iterator[None]:
+    """Each test has members of its own."""
+    yield
+    for _, found in members_module._here.values():
+        found.close()
+    members_module._here.clear()
+
+
+def introduce(servers: Servers, source: Source) -> PooledSource:
+    """The dataset, known to all servers."""
+    found = servers.pooled(source)
+    members = members_module.members_of(servers.nodes["n0"].socket)
+    for node in servers.nodes.values():
+        define(members, node, servers.pool(source))
+    return found
+
+
+def read_all(source: PooledSource, plain: Source, seed: int = 0, step: int = 16) -> None:
+    """An epoch, each sample of which has to be right."""
+    order = np.random.default_rng(seed).permutation(len(plain))
+    for first in range(0, len(order), step):
+        part = order[first : first + step]
+        assert [bytes(blob) for blob in source.read_many(part)] == plain.read_many(part)
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+# -- when all is well -----------------------------------------------------------------------------------------
+
+
+def test_storage_is_read_once_whoever_asks_and_however_often(servers: Servers, source: Source) -> None:
+    first = introduce(servers, source)
+    others = [servers.pooled(source, at) for at in ("n1", "n2")]
+    threads = [
+        threading.Thread(target=read_all, args=(one, source, seed))
+        for seed, one in enumerate([first, *others, first])
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert servers.fetched == SAMPLES
+    first.take_pooled()
+    read_all(first, source, 9)
+    assert servers.fetched == SAMPLES
+    taken = first.take_pooled()
+    assert (taken.samples, taken.kept) == (SAMPLES, SAMPLES)
+    assert taken.nbytes == sum(map(len, source.read_many(range(SAMPLES))))
+    assert first.take_pooled().samples == 0
+    held = [server.status().datasets[0].held for server in servers.servers.values()]
+    assert sum(held) == SAMPLES and min(held) > SAMPLES // 6
+
+
+def test_a_dataset_larger_than_all_memory_is_read_once_an_epoch(tmp_path: Path, source: Source) -> None:
+    servers = Servers(tmp_path, memory=64 << 10)
+    try:
+        found = introduce(servers, source)
+        for epoch in range(3):
+            before = servers.fetched
+            read_all(found, source, epoch)
+            assert servers.fetched - before <= SAMPLES
+        assert all(server.memory.used <= 64 << 10 for server in servers.servers.values())
+        assert servers.fetched < 3 * SAMPLES, "a part of it is held"
+    finally:
+        servers.close()
+
+
+def test_samples_come_in_before_they_are_asked_for(servers: Servers, source: Source) -> None:
+    found = introduce(servers, source)
+    members = members_module.members_of(servers.nodes["n0"].socket)
+    for node in servers.nodes.values():
+        with members.lent(node) as connection:
+            ask(connection, Ahead(source.fingerprint(), 1, 0), 5.0)
+    assert wait_until(lambda: servers.fetched == SAMPLES)
+    found.take_pooled()
+    read_all(found, source)
+    assert found.take_pooled().kept == SAMPLES and servers.fetched == SAMPLES
+
+
+def test_what_has_no_room_waits_for_its_use_and_is_not_read_twice(tmp_path: Path, source: Source) -> None:
+    servers = Servers(tmp_path, count=1, memory=96 << 10)
+    try:
+        found = introduce(servers, source)
+        (server,) = servers.servers.values()
+        members = members_module.members_of(servers.nodes["n0"].socket)
+        for epoch in range(2):
+            before = servers.fetched
+            with members.lent(servers.nodes["n0"]) as connection:
+                ask(connection, Ahead(source.fingerprint(), 5, epoch), 5.0)
+            order = epoch_order(SAMPLES, 5, epoch)
+            for first in range(0, SAMPLES, 8):
+                time.sleep(0.01)  # (a loop that trains)
+                part = order[first : first + 8]
+                assert [bytes(one) for one in found.read_many(part)] == source.read_many(part)
+            time.sleep(0.1)
+            assert servers.fetched - before <= SAMPLES
+            assert server.memory.used <= (96 << 10) + 4000, "one sample more than its room, at most"
+    finally:
+        servers.close()
+
+
+def test_a_source_is_what_it_was_but_for_where_it_reads(servers: Servers, source: Source) -> None:
+    import pickle
+
+    found = pickle.loads(pickle.dumps(introduce(servers, source)))
+    assert len(found) == SAMPLES and found.fingerprint() == source.fingerprint()
+    assert found.identity(3) == source.identity(3) and found.name(3) == source.name(3)
+    assert np.array_equal(found.targets, source.targets) and found.encoded is True
+    assert found.classes == ["a"], "and what only some sources have"
+    assert found.identity_bytes([1]) == source.identity_bytes([1])
+    assert not hasattr(found, "nothing_of_the_kind")
+    read_all(found, source)
+
+
+def test_a_forked_worker_has_connections_of_its_own(servers: Servers, source: Source) -> None:
+    found = introduce(servers, source)
+    read_all(found, source)
+    child = os.fork()
+    if not child:
+        try:
+            read_all(found, source, 1)
+            os._exit(0 if found.take_pooled().samples == SAMPLES else 2)
+        except BaseException:
+            os._exit(1)
+    for seed in range(5):
+        read_all(found, source, seed)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+# -- when it is not -------------------------------------------------------------------------------------------
+
+
+def test_a_server_that_is_lost_costs_reads_and_no_sample(servers: Servers, source: Source) -> None:
+    found = introduce(servers, source)
+    read_all(found, source)
+    servers.lose("n1")
+    read_all(found, source, 1)
+    before = servers.fetched
+    # Once all know of it, the others share its part, and nothing else moves.
+    servers.tell([servers.nodes["n0"], servers.nodes["n2"]])
+    members = members_module.members_of(servers.nodes["n0"].socket)
+    assert wait_until(lambda: len(members.view.nodes) == 2)
+    read_all(found, source, 2)
+    lost = Placement(View(1, tuple(servers.nodes.values())), source.fingerprint()).nodes_of(
+        np.arange(SAMPLES)
+    )
+    assert servers.fetched - before == int((lost == 1).sum())
+    found.take_pooled()
+    read_all(found, source, 3)
+    assert found.take_pooled().kept == SAMPLES
+
+
+def test_a_server_that_comes_back_is_told_of_the_dataset(servers: Servers, source: Source) -> None:
+    found = introduce(servers, source)
+    read_all(found, source)
+    servers.lose("n1")
+    servers.add("n1")
+    servers.tell()
+    members = members_module.members_of(servers.nodes["n0"].socket)
+    assert wait_until(lambda: servers.nodes["n1"] in members.view.nodes)
+    read_all(found, source, 1)
+    fresh = servers.servers["n1"]
+    assert wait_until(lambda: bool(fresh.status().datasets)), "who reads has said what it is made of"
+    read_all(found, source, 2)
+    found.take_pooled()
+    read_all(found, source, 3)
+    assert found.take_pooled().kept == SAMPLES
+
+
+def test_a_server_that_hangs_is_left_alone(
+    servers: Servers, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pooled_module, "_PATIENCE", 0.3)
+    monkeypatch.setattr(members_module, "_GREETING", 0.3)
+    found = introduce(servers, source)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        hung = msgspec.structs.replace(servers.nodes["n1"], port=silent.getsockname()[1], incarnation="hung")
+        servers.tell([servers.nodes["n0"], hung, servers.nodes["n2"]])
+        members = members_module.members_of(servers.nodes["n0"].socket)
+        assert wait_until(lambda: hung in members.view.nodes)
+        begun = time.monotonic()
+        read_all(found, source)
+        assert not members.is_well(hung)
+        assert time.monotonic() - begun < 5.0, "it was not waited for again and again"
+
+
+def test_who_waits_for_a_server_is_woken_when_it_is_gone(servers: Servers, source: Source) -> None:
+    found = introduce(servers, source)
+    dataset = servers.servers["n1"]._datasets[source.fingerprint()]
+    reading, release = threading.Event(), threading.Event()
+    read_many = dataset.source.read_many
+
+    def slow(indices: object) -> object:
+        reading.set()
+        release.wait(30)
+        return read_many(indices)
+
+    dataset.source.read_many = slow  # type: ignore[method-assign]
+    thread = threading.Thread(target=read_all, args=(found, source))
+    thread.start()
+    try:
+        assert reading.wait(10)
+        servers.tell([servers.nodes["n0"], servers.nodes["n2"]])
+        thread.join(5.0)
+        assert not thread.is_alive(), "it reads from storage, or from another, at once"
+    finally:
+        release.set()
+        thread.join()
+
+
+def test_without_any_server_samples_come_from_storage(servers: Servers, source: Source) -> None:
+    found = introduce(servers, source)
+    for name in list(servers.servers):
+        servers.lose(name)
+    read_all(found, source)
+    again = PooledSource(source, found._pool._replace(path="/nowhere/node.sock"))
+    read_all(again, source)
+    assert again.take_pooled().samples == 0
+
+
+def test_a_sample_that_cannot_be_read_says_what_it_always_says(servers: Servers, tmp_path: Path) -> None:
+    source = make_files(tmp_path / "data", 20)
+    found = introduce(servers, source)
+    os.unlink(source.name(7))
+    os.chmod(source.name(8), 0)
+    got, wanted = found.read_many(range(20)), source.read_many(range(20))
+    for mine, theirs in zip(got, wanted, strict=True):
+        if isinstance(theirs, BaseException):
+            assert type(mine) is type(theirs) and str(mine) == str(theirs)
+        else:
+            assert bytes(mine) == theirs
+
+
+def test_a_node_that_sees_other_files_is_not_asked(servers: Servers, source: Source, tmp_path: Path) -> None:
+    other = make_files(tmp_path / "data", 20)
+    pool = servers.pool(source)._replace(definition=servers.pool(other).definition)
+    members = members_module.members_of(servers.nodes["n0"].socket)
+    with pytest.raises(HostRefused, match="sees other files"):
+        define(members, servers.nodes["n1"], pool)
+    gone = servers.pool(other)
+    for path in sorted((tmp_path / "data" / "a").iterdir()):
+        path.unlink()
+    with pytest.raises(HostRefused, match="cannot open the data"):
+        define(members, servers.nodes["n1"], gone)
+    read_all(servers.pooled(source), source)
+
+
+# -- who may, and who may not -----------------------------------------------------------------------------------
+
+
+def connect(servers: Servers, at: str = "n1") -> wire.Wire:
+    node = servers.nodes[at]
+    return wire.connect_tls((node.host, node.port), node.certificate, 5.0)
+
+
+def test_a_wrong_token_and_a_wrong_version_are_refused_with_the_reason(servers: Servers) -> None:
+    with pytest.raises(HostRefused, match="token is not that of this cluster"):
+        greet(connect(servers), "a guess")
+    assert "a guess" not in " ".join(servers.log) and TOKEN not in " ".join(servers.log)
+    connection = connect(servers)
+    connection.send(encode(Hello(PROTOCOL + 1, TOKEN, "9.9")), seconds=5.0)
+    reply = decode_reply(connection.receive(seconds=5.0)[0])
+    assert isinstance(reply, Refused) and "9.9" in reply.reason and "headrace cluster stop" in reply.reason
+    assert greet(connect(servers), TOKEN).token == "", "the token is told to those on the same machine alone"
+
+
+def test_nothing_is_answered_before_the_token_was_shown(servers: Servers, source: Source) -> None:
+    introduce(servers, source)
+    connection = connect(servers)
+    connection.send(encode(Want(source.fingerprint(), np.arange(3).tobytes())), seconds=5.0)
+    assert isinstance(decode_reply(connection.receive(seconds=5.0)[0]), Refused)
+
+
+def test_other_machines_have_to_speak_tls(servers: Servers) -> None:
+    node = servers.nodes["n1"]
+    with socket.create_connection((node.host, node.port)) as sock:
+        sock.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        sock.settimeout(10.0)
+        with contextlib.suppress(ConnectionResetError):
+            assert b"token" not in sock.recv(4096)
+    with pytest.raises(ssl.SSLError):
+        old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        with socket.create_connection((node.host, node.port)) as sock:
+            old.wrap_socket(sock)
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [
+        b"1234567",
+        np.array([SAMPLES]).tobytes(),
+        np.array([-1]).tobytes(),
+        np.zeros(1 << 17, np.int64).tobytes(),
+    ],
+)
+def test_samples_that_do_not_exist_are_refused(servers: Servers, source: Source, samples: bytes) -> None:
+    introduce(servers, source)
+    connection = connect(servers)
+    greet(connection, TOKEN)
+    with pytest.raises(HostRefused):
+        ask(connection, Want(source.fingerprint(), samples), 5.0)
+
+
+def test_definitions_import_nothing(servers: Servers) -> None:
+    connection = connect(servers)
+    greet(connection, TOKEN)
+    for definition in (b'{"source": "os:system"}', b"[" * 100_000, b"\xff", b'{"source": "folder"}'):
+        with pytest.raises(HostRefused, match="cannot open"):
+            ask(connection, Define("x", definition), 5.0)
+    reply, _ = ask(connection, Open("x"), 5.0)
+    assert reply == Opened(False)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)
+@given(data=st.binary(min_size=1, max_size=80))
+def test_no_message_ends_a_server(servers: Servers, data: bytes) -> None:
+    connection = connect(servers)
+    greet(connection, TOKEN)
+    connection.send(data, seconds=5.0)
+    connection.shut()
+    connection.close()
+    well = connect(servers)
+    greet(well, TOKEN)
+    assert ask(well, Open("x"), 5.0)[0] == Opened(False)
+    well.close()
+
+
+@pytest.mark.parametrize("lie", ["short", "long", "negative", "other", "nothing"])
+def test_a_server_that_lies_is_not_believed(
+    servers: Servers, source: Source, monkeypatch: pytest.MonkeyPatch, lie: str
+) -> None:
+    found = introduce(servers, source)
+    server = servers.servers["n1"]
+
+    def lies(connection: wire.Wire, want: Want) -> None:
+        count = len(want.samples) // 8
+        lengths = np.full(count, 10, np.int64)
+        body = bytes(10 * count)
+        if lie == "short":
+            lengths = lengths[:-1]
+        elif lie == "long":
+            body += b"x"
+        elif lie == "negative":
+            lengths[0] = -10
+        if lie == "other":
+            server._reply(connection, View(5))
+        elif lie == "nothing":
+            connection.shut()
+        else:
+            server._reply(connection, Given(lengths.tobytes()), [body])
+
+    monkeypatch.setattr(server, "_give", lies)
+    read_all(found, source)
+
+
+def test_members_are_closed_whole(servers: Servers) -> None:
+    members = Members(servers.nodes["n0"].socket)
+    borrowed = members.borrow(servers.nodes["n1"])
+    members.close()
+    with pytest.raises((OSError, EOFError)):
+        answer(borrowed, 2.0)
+    assert wait_until(lambda: not members._thread.is_alive(), 10.0)

@@ -167,6 +167,8 @@ def missing_packages(code: str) -> list[str]:
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module.partition(".")[0])
+            if node.module.startswith("ray.train"):
+                names.add("pydantic")  # (which Ray alone does without)
     return sorted(name for name in names if importlib.util.find_spec(name) is None)
 
 

@@ -96,11 +96,11 @@ def test_a_patience_that_is_none_is_refused(
         ("HEADRACE_RECORD", environment.recording, True),
         ("HEADRACE_PROFILES", environment.profiling, True),
         ("HEADRACE_AFFINITY", environment.affinity, True),
-        ("HEADRACE_SHARE", environment.sharing, False),
+        ("HEADRACE_SHARE", environment.sharing, None),
     ],
 )
 def test_switches(
-    variable: str, asked: Callable[[], bool], unset: bool, monkeypatch: pytest.MonkeyPatch
+    variable: str, asked: Callable[[], bool | str | None], unset: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(variable, raising=False)
     assert asked() is unset

@@ -59,25 +59,34 @@ class Fetcher:
         threads = self._ahead if ahead else self._threads
         futures: set[Future[Blobs]] = set()
         with dataset.lock:
-            mine = []
-            for sample in dict.fromkeys(samples):
-                under_way = dataset.pending.get(sample)
-                if under_way is None:
-                    mine.append(sample)
-                else:
-                    futures.add(under_way)
+            others = [sample for sample in dict.fromkeys(samples) if sample not in dataset.pending]
+            futures.update(dataset.pending[sample] for sample in samples if sample in dataset.pending)
+            # (some may have come in since it was looked)
+            mine = self._memory.missing(dataset.name, np.array(others, np.int64)).tolist()
             for first in range(0, len(mine), _PART):
                 part = mine[first : first + _PART]
                 future: Future[Blobs] = Future()
                 dataset.pending.update(dict.fromkeys(part, future))
                 futures.add(future)
                 threads.submit(self._read, dataset, part, future)
-        out: Blobs = {}
+        out = self._come_in(dataset, set(others).difference(mine))
         wanted = set(samples)
         done, _ = wait_for(futures, max(0.0, deadline - time.monotonic()))
         for future in done:
             out.update((sample, blob) for sample, blob in future.result().items() if sample in wanted)
         return out
+
+    def _come_in(self, dataset: Dataset, samples: set[int]) -> Blobs:
+        """Samples that are held after all."""
+        if not samples:
+            return {}
+        numbers = sorted(samples)
+        reading = self._memory.read(dataset.name, numbers)
+        found: Blobs = {
+            one: bytes(blob) for one, blob in zip(numbers, reading.samples, strict=True) if blob is not None
+        }
+        reading.done()
+        return found
 
     def _read(self, dataset: Dataset, part: list[int], future: Future[Blobs]) -> None:
         found: Blobs = {}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import sys
 import time
 from typing import Any
@@ -19,6 +21,20 @@ _PAUSE = 0.1
 def socket_of(node: str) -> str:
     """The socket of a node's server. Several nodes may be on one machine."""
     return os.path.join(runtime_dir(), f"node-{node[:16]}.sock")
+
+
+def sweep() -> None:
+    """Remove sockets of servers that are gone."""
+    for path in _sockets():
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as tried:
+            tried.settimeout(1.0)
+            try:
+                tried.connect(path)
+            except ConnectionRefusedError:
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+            except OSError:
+                continue
 
 
 def find_members(*, must: bool) -> tuple[str, Members] | None:
@@ -45,17 +61,18 @@ def find_members(*, must: bool) -> tuple[str, Members] | None:
 
 
 def _candidates() -> list[str]:
+    node = ray_node()
+    return [path for path in _sockets() if not node or path == socket_of(node)]
+
+
+def _sockets() -> list[str]:
     try:
         directory = runtime_dir(create=False)
         names = sorted(os.listdir(directory))
     except (OSError, HostUnavailable):
         return []
-    node = ray_node()
-    wanted = os.path.basename(socket_of(node)) if node else ""
     return [
-        os.path.join(directory, name)
-        for name in names
-        if name.startswith("node-") and name.endswith(".sock") and wanted in ("", name)
+        os.path.join(directory, name) for name in names if name.startswith("node-") and name.endswith(".sock")
     ]
 
 

@@ -27,6 +27,11 @@ class Joined:
         self.source = PooledSource(source, pool)
         self._pool, self._members = pool, members
 
+    @property
+    def nodes(self) -> int:
+        """Servers, as they are now."""
+        return len(self._members.view.nodes)
+
     def expect(self, *, seed: int, epoch: int, position: int, shuffled: bool) -> None:
         """Tell all servers what is needed from now on, in which order. Nobody waits for it."""
         ahead = Ahead(self._pool.dataset, seed, epoch, position, shuffled)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
 import sys
 import threading
 import time
@@ -18,7 +19,7 @@ from typing import Any
 import msgspec
 
 from headrace.cluster.certificates import make_certificate
-from headrace.cluster.found import socket_of
+from headrace.cluster.found import socket_of, sweep
 from headrace.cluster.membership import Membership
 from headrace.cluster.messages import Node, Status, View, decode_reply, encode
 from headrace.cluster.server import NodeServer
@@ -54,6 +55,7 @@ class NodeActor:
     def __init__(self, node: str, token: str, memory: str) -> None:
         ray = import_ray()
         budget = parse_size(memory, total=available_memory(), option="memory")
+        sweep()
         path = socket_of(node)
         host = ray.util.get_node_ip_address()
         context, fingerprint = make_certificate(node)
@@ -199,8 +201,9 @@ def connected(address: str) -> Iterator[Any]:
         yield ray
         return
     try:
+        _check_address(address)
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
-    except ConnectionError as error:
+    except (ConnectionError, TimeoutError, socket.gaierror) as error:
         raise HostUnavailable(
             f"no Ray cluster was found ({error}); start one with: ray start --head, or say where it is with --address"
         ) from None
@@ -208,6 +211,13 @@ def connected(address: str) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str) -> None:
+    """Whether anybody listens there: Ray would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=5.0).close()
 
 
 def _manager(ray: Any) -> Any:

@@ -47,7 +47,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
     - ``rank``, ``world_size``: the share of each step that this process takes. With a recipe they are found
       in torch.distributed or the environment.
     - ``share``: prepare samples together with all jobs of this user and machine that share (a recipe is needed).
-      None: as the environment variable ``HEADRACE_SHARE`` says.
+      ``"ray"``: and read them from the memory of a whole cluster (docs/cluster.md). None: as the environment
+      variable ``HEADRACE_SHARE`` says.
     - ``sampling``: ``"uniform"``, or with ``share`` ``"auto"`` (the default there), ``"opportunistic"`` or
       ``"dependent"``; ``eviction``: what has to go when the shared cache is full (docs/sharing.md).
     - ``native``: prepare images of torchvision's folder datasets with headrace's kernels, and with its own steps in
@@ -95,7 +96,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         world_size: int | None = None,
         on_error: str = "raise",
         error_budget: int | float = 0.01,
-        share: bool | None = None,
+        share: bool | str | None = None,
         sampling: str | None = None,
         eviction: str | None = None,
         native: bool = True,

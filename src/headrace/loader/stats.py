@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from headrace.cluster.joining import Joined
 from headrace.core.forms import CACHEABLE, Form
 from headrace.core.sizes import show_size
 from headrace.engine.disk_stage import DiskUse
@@ -37,6 +38,18 @@ class DiskStats(msgspec.Struct, frozen=True):
     """Samples that it had."""
     bytes: int = 0
     """Of those."""
+
+
+class PoolStats(msgspec.Struct, frozen=True):
+    """The memory of a cluster, as this loader used it."""
+
+    nodes: int
+    """Servers, as they are now."""
+    samples: int = 0
+    """That came from there."""
+    bytes: int = 0
+    kept: int = 0
+    """Of these samples, those that were in memory; the others a server read from storage."""
 
 
 class DeviceStats(msgspec.Struct, frozen=True):
@@ -96,6 +109,8 @@ class Stats(msgspec.Struct, frozen=True):
     )
     disk: DiskStats | None = None
     """None: there is no disk tier."""
+    pool: PoolStats | None = None
+    """None: samples do not come from a cluster."""
     device: DeviceStats | None = None
     """None: batches are handed out in this machine's memory."""
     bad_samples: int = 0
@@ -160,6 +175,11 @@ class Stats(msgspec.Struct, frozen=True):
                 f"disk        {self.disk.hits} samples, {show_size(self.disk.bytes)} from {self.disk.path} "
                 f"(at most {show_size(self.disk.budget)})"
             )
+        if self.pool is not None:
+            lines.append(
+                f"cluster     {self.pool.samples} samples, {show_size(self.pool.bytes)} from {self.pool.nodes} "
+                f"nodes, {self.pool.kept} of them from memory"
+            )
         if self.device is not None:
             there = f"; {', '.join(self.device.finished)} done there" if self.device.finished else ""
             if self.device.decoded:
@@ -223,10 +243,11 @@ def take_stats(
         mine["device"] = DeviceStats(str(feed.device), feed.sent, feed.copied, finished, **there)
     host = getattr(session, "host", None)
     disk = session.disk if isinstance(session, RecipeSession) else None
-    return Stats(**mine) if host is None else _of_host(host, mine, disk)
+    pool = session.pool if isinstance(session, RecipeSession) else None
+    return Stats(**mine) if host is None else _of_host(host, mine, disk, pool)
 
 
-def _of_host(host: Host, mine: dict[str, Any], disk: DiskUse | None) -> Stats:
+def _of_host(host: Host, mine: dict[str, Any], disk: DiskUse | None, pool: Joined | None) -> Stats:
     spent, directory = host.totals.spent, host.coordinator.directory
     cache = {
         form.name.lower(): FormStats(
@@ -255,6 +276,9 @@ def _of_host(host: Host, mine: dict[str, Any], disk: DiskUse | None) -> Stats:
         disk=None
         if disk is None
         else DiskStats(disk.tier.path, disk.tier.budget, int(spent.from_disk), int(spent.disk_bytes)),
+        pool=None
+        if pool is None
+        else PoolStats(pool.nodes, int(spent.pooled), int(spent.pooled_bytes), int(spent.pooled_kept)),
         misses=directory.hits[Form.NONE],
         restarts=host.totals.restarts,
         slots=slots.count,

@@ -1,0 +1,168 @@
+"""A small Ray cluster of several nodes on this machine, a headrace cluster on it, and jobs that read by way of it.
+
+Run by tests in a process of its own: ``python -m tests.cluster.ray_driver WHAT FOLDER``. Prints JSON.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import io
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import headrace as hr
+from headrace.cli import main as command
+from headrace.cluster import on_ray
+
+NODES = 3
+
+
+def recipe(folder: str) -> hr.Recipe:
+    """Numbers of files as targets, so that it shows what was given."""
+    paths = sorted(Path(folder).rglob("*.jpg"))
+    return hr.Recipe(
+        source=hr.files(paths, targets=range(len(paths))),
+        decode=hr.image.decode(),
+        augment=[hr.image.random_resized_crop(32)],
+    )
+
+
+def epochs(folder: str, count: int, seconds: float = 0.0, **options: Any) -> dict[str, Any]:
+    """Some epochs; whether each sample came once in each, and what came from the cluster."""
+    exact = []
+    with hr.DataLoader(recipe(folder), batch_size=8, shuffle=True, num_workers=1, **options) as loader:
+        size = len(loader.dataset)
+        for _ in range(count):
+            seen: collections.Counter[int] = collections.Counter()
+            for _, targets in loader:
+                seen.update(targets.tolist())
+                time.sleep(seconds)
+            exact.append(sorted(seen) == list(range(size)) and set(seen.values()) == {1})
+        stats = loader.stats()
+    pool = stats.pool
+    return {
+        "exact": exact,
+        "pool": None if pool is None else [pool.nodes, pool.samples, pool.kept],
+        "text": str(stats),
+    }
+
+
+def wait_for(holds: Any, seconds: float = 30.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def jobs(ray: Any, folder: str) -> dict[str, Any]:
+    """A job on each node, at the same time: inside Ray they find the cluster without being told."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        commands = [
+            command(["cluster", "status"]),
+            command(["cluster", "start", "--memory", "64MiB"]),
+        ]
+    view = on_ray.current(ray)
+    assert view is not None
+    run = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(epochs)
+    pinned = [
+        run.options(
+            scheduling_strategy=ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
+                one.id, soft=False
+            )
+        ).remote(folder, 2, **({"share": "ray"} if number == 0 else {}))
+        for number, one in enumerate(view.nodes)
+    ]
+    found = ray.get(pinned, timeout=120)
+    statuses = on_ray.statuses(ray) or []
+    with contextlib.redirect_stdout(said):
+        commands += [
+            command(["cluster", "status"]),
+            command(["cluster", "stop"]),
+            command(["cluster", "status", "--json"]),
+        ]
+    return {
+        "commands": commands,
+        "said": said.getvalue(),
+        "jobs": found,
+        "nodes": len(view.nodes),
+        "fetched": sum(one.fetched for one in statuses),
+        "held": [sum(dataset.held for dataset in one.datasets) for one in statuses],
+    }
+
+
+def kills(ray: Any, folder: str) -> dict[str, Any]:
+    """A server, then the manager, then a node are lost while jobs run."""
+    view = on_ray.start(ray, "64MiB")
+    run = ray.remote(num_cpus=1, max_retries=0)(epochs)
+    affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+    head = next(one["NodeID"] for one in ray.nodes() if "node:__internal_head__" in one["Resources"])
+    job = run.options(scheduling_strategy=affinity(head, soft=False)).remote(folder, 6, 0.1)
+    time.sleep(4.0)
+    statuses = on_ray.statuses(ray) or []
+    victim = next(one for one in statuses if one.node != head)
+    before = {one.id: one.incarnation for one in view.nodes}
+    os.kill(victim.pid, signal.SIGKILL)
+
+    def is_back() -> bool:
+        found = on_ray.current(ray)
+        now = {} if found is None else {one.id: one.incarnation for one in found.nodes}
+        return len(now) == NODES and now[victim.node] != before[victim.node]
+
+    out: dict[str, Any] = {"back": wait_for(is_back)}
+    # A server that hangs: it is taken out, ended, and another is started.
+    stopped = next(one for one in on_ray.statuses(ray) or [] if one.node not in (head, victim.node))
+    os.kill(stopped.pid, signal.SIGSTOP)
+    out["without the one that hangs"] = wait_for(lambda: len(on_ray.current(ray).nodes) == NODES - 1)
+    out["and with another"] = wait_for(lambda: len(on_ray.current(ray).nodes) == NODES, 60.0)
+    manager = ray.get_actor(on_ray.MANAGER, namespace=on_ray.NAMESPACE)
+    number = on_ray.current(ray).number
+    ray.kill(manager, no_restart=False)
+
+    def manager_back() -> bool:
+        try:
+            return on_ray.current(ray).number > number and len(on_ray.current(ray).nodes) == NODES
+        except Exception:
+            return False
+
+    out["manager"] = wait_for(manager_back, 60.0)
+    CLUSTER.remove_node(next(iter(CLUSTER.worker_nodes)), allow_graceful=False)
+    out["node"] = wait_for(lambda: len(on_ray.current(ray).nodes) == NODES - 1, 60.0)
+    out["job"] = ray.get(job, timeout=120)
+    out["stopped"] = on_ray.stop(ray)
+    out["again"] = on_ray.stop(ray)
+    return out
+
+
+CLUSTER: Any = None
+
+
+def main() -> None:
+    """Start Ray, run, and print what came of it."""
+    global CLUSTER
+    import ray
+    from ray.cluster_utils import Cluster
+
+    what, folder = sys.argv[1:]
+    small = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
+    CLUSTER = Cluster(initialize_head=True, head_node_args=small)
+    for _ in range(NODES - 1):
+        CLUSTER.add_node(num_cpus=2, object_store_memory=80 << 20)
+    ray.init(address=CLUSTER.address, namespace="tests", log_to_driver=False, logging_level="ERROR")
+    try:
+        print(json.dumps({"jobs": jobs, "kills": kills}[what](ray, folder)))
+    finally:
+        ray.shutdown()
+        CLUSTER.shutdown()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""A headrace cluster on a real Ray cluster of three nodes: jobs on each, and what comes of losses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+
+REPO = Path(__file__).resolve().parents[2]
+PHOTOS = 90
+
+pytestmark = pytest.mark.slow
+
+
+def drive(what: str, folder: Path, runtime: Path) -> Any:
+    """Run the driver; what it found."""
+    runtime.mkdir(mode=0o700)
+    environment = {
+        **os.environ,
+        "HEADRACE_RUNTIME_DIR": str(runtime),
+        "HEADRACE_RECORD": "0",
+        "HEADRACE_PROFILES": "0",
+        "PYTHONPATH": f"{REPO / 'src'}:{REPO}",
+        "RAY_DEDUP_LOGS": "0",
+    }
+    command = [sys.executable, "-m", "tests.cluster.ray_driver", what, str(folder)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    drawn = np.random.default_rng(0)
+    for number in range(PHOTOS):
+        pixels = np.kron(drawn.integers(0, 255, (12, 16, 3), np.uint8), np.ones((8, 8, 1), np.uint8))
+        (folder / f"{number:03d}.jpg").write_bytes(simplejpeg.encode_jpeg(pixels))
+    return folder
+
+
+def test_jobs_on_all_nodes_read_storage_once(photos: Path, tmp_path: Path) -> None:
+    found = drive("jobs", photos, tmp_path / "run")
+    assert found["nodes"] == 3
+    assert found["fetched"] == PHOTOS == sum(found["held"])
+    for job in found["jobs"]:
+        assert all(job["exact"]), job
+        nodes, samples, _ = job["pool"]
+        assert nodes == 3 and samples > 0
+        assert "cluster     " in job["text"]
+    # (those that found the cluster by themselves share nothing else: every sample came from there, in both epochs)
+    assert all(job["pool"][1] >= 2 * PHOTOS for job in found["jobs"][1:])
+    assert found["commands"] == [3, 0, 0, 0, 3], "status, start, status, stop, status"
+    assert "3, with 192.0 MiB together" in found["said"] and "from storage" in found["said"]
+
+
+def test_a_server_the_manager_and_a_node_are_lost(photos: Path, tmp_path: Path) -> None:
+    found = drive("kills", photos, tmp_path / "run")
+    job = found.pop("job")
+    assert found.pop("again") is False
+    assert all(found.values()), found
+    assert job["exact"] == [True] * 6, job
+    assert job["pool"][1] > 3 * PHOTOS, "most samples came from the cluster all the same"

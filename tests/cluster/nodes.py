@@ -7,8 +7,11 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
+
 import headrace as hr
 from headrace.cluster.certificates import make_certificate
+from headrace.cluster.helper import Config, Helpers
 from headrace.cluster.messages import Node, View
 from headrace.cluster.pooled import Pool, PooledSource
 from headrace.cluster.server import NodeServer
@@ -26,10 +29,19 @@ class Servers:
         self.servers: dict[str, NodeServer] = {}
         self.nodes: dict[str, Node] = {}
         self.log: list[str] = []
+        self.helpers: list[Helpers] = []
         self._number = 0
         for number in range(count):
             self.add(f"n{number}", memory)
         self.tell()
+
+    def help(self, name: str, count: int = 1) -> Helpers:
+        """Start helpers of a server's, as processes; nobody knows of them before ``tell``."""
+        node = self.nodes[name]
+        made = Helpers(Config(name, "127.0.0.1", TOKEN, node.socket), count)
+        self.nodes[name] = msgspec.structs.replace(node, helpers=made.all)
+        self.helpers.append(made)
+        return made
 
     def add(self, name: str, memory: int = 64 << 20) -> Node:
         """Start one; nobody knows of it before ``tell``."""
@@ -69,6 +81,8 @@ class Servers:
 
     def close(self) -> None:
         """End all of them."""
+        for helpers in self.helpers:
+            helpers.close()
         for server in self.servers.values():
             server.close()
 

@@ -91,16 +91,31 @@ class Wire:
     ) -> tuple[bytes, memoryview]:
         """The next frame. ``seconds``: for which the other end may send nothing. Raises TimeoutError, EOFError at the
         end of the connection, and ProtocolError for what is no frame, or over a limit."""
+        message, nbytes = self.receive_message(seconds=seconds, limit=limit, body_limit=body_limit)
+        return message, memoryview(self._exactly(nbytes, seconds)).toreadonly()
+
+    def receive_message(
+        self, *, seconds: float | None, limit: int = MESSAGE_LIMIT, body_limit: int = 0
+    ) -> tuple[bytes, int]:
+        """The next frame without what is beside its message; the bytes of that, which have to be received next."""
         head = self._exactly(_HEAD.size, seconds)
         magic, length, nbytes = _HEAD.unpack(head)
         if magic != _MAGIC or length > limit or nbytes > body_limit:
             raise ProtocolError(f"{self.name} sent what is no frame, or one of {length} and {nbytes} bytes")
-        message = bytes(self._exactly(length, seconds))
-        return message, memoryview(self._exactly(nbytes, seconds)).toreadonly()
+        return bytes(self._exactly(length, seconds)), nbytes
+
+    def receive_into(self, buffer: Any, *, seconds: float | None) -> None:
+        """A part of what is beside a message, straight into memory."""
+        view = memoryview(buffer).cast("B")
+        self._into(view, len(view), seconds)
 
     def _exactly(self, nbytes: int, seconds: float | None) -> bytearray:
         out = bytearray(nbytes)
-        view, at = memoryview(out), 0
+        self._into(memoryview(out), nbytes, seconds)
+        return out
+
+    def _into(self, view: memoryview, nbytes: int, seconds: float | None) -> None:
+        at = 0
         while at < nbytes:
             try:
                 got = self._sock.recv_into(view[at:])
@@ -113,7 +128,6 @@ class Wire:
             if not got:
                 raise EOFError(f"{self.name} ended the connection")
             at += got
-        return out
 
     def _wait(self, seconds: float | None, events: int) -> None:
         poll = select.poll()

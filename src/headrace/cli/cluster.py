@@ -30,6 +30,14 @@ def describe(parser: argparse.ArgumentParser) -> None:
         metavar="SIZE",
         help=f"of each node, for samples: bytes, '8GiB', or a share of what is free (default: {_MEMORY})",
     )
+    start.add_argument(
+        "--cpus",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="processes of each node that prepare rows for ranks elsewhere, with what CPU time nobody else wants "
+        "(default: as many as it has CPUs; 0: none)",
+    )
     status = commands.add_parser(
         "status", help=f"what each node holds; exit status {NO_CLUSTER} if there is none"
     )
@@ -44,7 +52,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Start, show or stop it."""
     if options.act_on == "start":
-        return _start(options.address, options.memory)
+        return _start(options.address, options.memory, options.cpus)
     with on_ray.connected(options.address) as ray:
         if options.act_on == "stop":
             ended = on_ray.stop(ray)
@@ -68,18 +76,19 @@ def run(options: argparse.Namespace) -> int:
 _NONE = "no headrace cluster is running on this Ray cluster; start one with: headrace cluster start"
 
 
-def _start(address: str, memory: str) -> int:
+def _start(address: str, memory: str, cpus: int) -> int:
     if not parse_size(memory, total=1 << 40, option="memory"):
         raise OptionError(f"--memory {memory}: a server without memory holds nothing")
     with on_ray.connected(address) as ray:
-        view = on_ray.start(ray, memory)
+        view = on_ray.start(ray, memory, cpus)
     print(
         line(
             "servers", f"{len(view.nodes)}, with {show_size(sum(one.memory for one in view.nodes))} together"
         )
     )
     for one in view.nodes:
-        print(line("", f"{one.id[:12]}  {one.host}:{one.port}  {show_size(one.memory)}"))
+        helpers = f", {len(one.helpers)} helpers" if one.helpers else ""
+        print(line("", f"{one.id[:12]}  {one.host}:{one.port}  {show_size(one.memory)}{helpers}"))
     print(line("use it", 'hr.DataLoader(recipe, ..., share="ray"), or HEADRACE_SHARE=ray'))
     return 0
 

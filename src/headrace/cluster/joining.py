@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
+from headrace.cluster.agent import Assistance
 from headrace.cluster.found import find_members, ray_node
 from headrace.cluster.members import TROUBLE, Members, ask
 from headrace.cluster.messages import Ahead, Node
 from headrace.cluster.pooled import Pool, PooledSource, define
 from headrace.core.errors import HostRefused, OptionError
 from headrace.recipes.plain import source_to_plain
+from headrace.recipes.recipe import Recipe
 from headrace.sources.source import Source
 
 _SOON = 5.0
@@ -31,6 +34,19 @@ class Joined:
     def nodes(self) -> int:
         """Servers, as they are now."""
         return len(self._members.view.nodes)
+
+    def assistance(self, recipe: Recipe, *, decoded: bool, workers: int) -> Assistance | None:
+        """What an agent has to know for others to prepare rows of a recipe; None: others cannot. ``decoded``: whether
+        decoded samples are cached; ``workers``: processes of this rank's own."""
+        if recipe.user_code or recipe.collate is not None:
+            return None
+        try:
+            definition = json.dumps(recipe.to_dict(source=False)).encode()
+        except OptionError:
+            return None
+        of = [self._pool.dataset.encode(), definition, b"decoded" if decoded else b""]
+        number = hashlib.blake2b(b"\0".join(of), digest_size=16).hexdigest()
+        return Assistance(self._pool, number, definition, decoded, workers)
 
     def expect(self, *, seed: int, epoch: int, position: int, shuffled: bool) -> None:
         """Tell all servers what is needed from now on, in which order. Nobody waits for it."""

@@ -149,6 +149,11 @@ class Members:
             rest = min(_MOST_REST, 2 * before)
             self._rests[node.incarnation] = (time.monotonic() + rest, rest)
 
+    @property
+    def token(self) -> str:
+        """What other nodes want to be shown."""
+        return self._token
+
     # -- connections -----------------------------------------------------------------------------------------------
 
     def borrow(self, node: Node) -> Wire:

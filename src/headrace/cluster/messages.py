@@ -25,6 +25,13 @@ class Message(msgspec.Struct, tag=True, frozen=True, array_like=True):
     """Of all messages."""
 
 
+class Helper(msgspec.Struct, frozen=True, array_like=True):
+    """A process of a node that prepares rows for ranks elsewhere."""
+
+    port: Annotated[int, msgspec.Meta(ge=0, lt=65536)]
+    certificate: Name
+
+
 class Node(msgspec.Struct, frozen=True, array_like=True):
     """A node server, as others see it."""
 
@@ -40,6 +47,7 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
     """Bytes that it holds samples in."""
     socket: Text = ""
     """Where it listens for those on the same machine."""
+    helpers: Annotated[tuple[Helper, ...], msgspec.Meta(max_length=1024)] = ()
 
 
 class View(Message, frozen=True):
@@ -127,6 +135,45 @@ class Noted(Message, frozen=True):
     """It was heard."""
 
 
+class Teach(Message, frozen=True):
+    """A recipe, as ``to_plain`` writes it without its source, in JSON; of a dataset that servers know. ``decoded``:
+    whether those who use it cache decoded samples, on which pixels depend a little."""
+
+    recipe: Name
+    dataset: Name
+    source: bytes
+    definition: bytes
+    decoded: bool
+
+
+class Grant(Message, frozen=True):
+    """Room for rows at the other end, and what they are to be. The answer is ``Rows`` of the same number.
+
+    Several may be under way. Nobody asks for them again: one that is not answered when its connection ends is void.
+    """
+
+    number: int
+    recipe: Name
+    seed: int
+    epoch: int
+    step: int
+    samples: bytes
+    """int64 each."""
+    words: bytes = b""
+    """What random numbers go by, where that is not the sample's number."""
+
+
+class Rows(Message, frozen=True):
+    """Rows stand beside this: field by field, as the recipe lays them out."""
+
+    number: int
+    faults: tuple[tuple[int, str, str], ...] = ()
+    held: float = 0.0
+    """Seconds from the grant's arrival to the sending of the rows."""
+    cpu: float = 0.0
+    """CPU seconds that they took."""
+
+
 class GetStatus(Message, frozen=True):
     """How a server stands."""
 
@@ -159,8 +206,8 @@ class Status(Message, frozen=True):
     datasets: tuple[DatasetStatus, ...] = ()
 
 
-Request = Hello | Watch | Open | Define | Want | Ahead | GetStatus
-Reply = Welcome | Refused | View | Opened | Given | Noted | Status
+Request = Hello | Watch | Open | Define | Want | Ahead | GetStatus | Teach | Grant
+Reply = Welcome | Refused | View | Opened | Given | Noted | Status | Rows
 
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

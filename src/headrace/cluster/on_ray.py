@@ -20,11 +20,12 @@ import msgspec
 
 from headrace.cluster.certificates import make_certificate
 from headrace.cluster.found import socket_of, sweep
+from headrace.cluster.helper import Config, Helpers
 from headrace.cluster.membership import Membership
 from headrace.cluster.messages import Node, Status, View, decode_reply, encode
 from headrace.cluster.server import NodeServer
 from headrace.core.errors import HostUnavailable, MissingExtra
-from headrace.core.memory import available_memory
+from headrace.core.memory import available_memory, usable_cpus
 from headrace.core.sizes import parse_size
 
 NAMESPACE, MANAGER = "headrace", "headrace-manager"
@@ -52,7 +53,8 @@ def import_ray() -> Any:
 class NodeActor:
     """A node server, as Ray runs it: one process on each node."""
 
-    def __init__(self, node: str, token: str, memory: str) -> None:
+    def __init__(self, node: str, token: str, memory: str, cpus: int) -> None:
+        """``cpus``: helpers; -1: as many as this node has CPUs."""
         ray = import_ray()
         budget = parse_size(memory, total=available_memory(), option="memory")
         sweep()
@@ -63,10 +65,12 @@ class NodeActor:
         self._server.listen_unix(path)
         port = self._server.listen_tls(host, 0, context)
         self._self = Node(node, secrets.token_hex(8), host, port, fingerprint, budget, path)
+        self._helpers = Helpers(Config(node, host, token, path), usable_cpus() if cpus < 0 else cpus)
 
     def describe(self) -> bytes:
         """Where it is. It is also how others know that it is well."""
-        return msgspec.msgpack.encode(self._self)
+        self._helpers.look()
+        return msgspec.msgpack.encode(msgspec.structs.replace(self._self, helpers=self._helpers.all))
 
     def see(self, view: bytes) -> None:
         """Other servers have come or gone."""
@@ -81,6 +85,7 @@ class NodeActor:
     def close(self) -> None:
         """End it."""
         self._server.close()
+        self._helpers.close()
         with contextlib.suppress(OSError):
             os.unlink(self._self.socket)
 
@@ -95,9 +100,9 @@ class Manager:
     It keeps nothing that it could not find out again: where Ray restarts it, it finds the servers by their names.
     """
 
-    def __init__(self, token: str, memory: str) -> None:
+    def __init__(self, token: str, memory: str, cpus: int) -> None:
         self._ray = import_ray()
-        self._token, self._memory = token, memory
+        self._token, self._memory, self._cpus = token, memory, cpus
         self._members = Membership(patience=_PATIENCE, hopeless=_HOPELESS, start=_START)
         self._actors: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
@@ -163,7 +168,7 @@ class Manager:
                 num_cpus=0,
                 scheduling_strategy=affinity,
             )
-            .remote(node, self._token, self._memory)
+            .remote(node, self._token, self._memory, self._cpus)
         )
 
     def view(self) -> bytes:
@@ -227,8 +232,9 @@ def _manager(ray: Any) -> Any:
         return None
 
 
-def start(ray: Any, memory: str, seconds: float = _START) -> View:
-    """Have a server on every node; the view, once all of them are there."""
+def start(ray: Any, memory: str, cpus: int = -1, seconds: float = _START) -> View:
+    """Have a server on every node; the view, once all of them are there. ``cpus``: helpers of each; -1: one for each
+    CPU."""
     if _manager(ray) is None:
         ray.remote(Manager).options(
             name=MANAGER,
@@ -239,7 +245,7 @@ def start(ray: Any, memory: str, seconds: float = _START) -> View:
             max_task_retries=-1,
             max_concurrency=8,
             num_cpus=0,
-        ).remote(secrets.token_hex(32), memory)
+        ).remote(secrets.token_hex(32), memory, cpus)
     deadline = time.monotonic() + seconds
     while True:
         view = current(ray)

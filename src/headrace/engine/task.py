@@ -21,6 +21,7 @@ from headrace.engine.preparing import Collator
 from headrace.engine.rows import RowStages
 from headrace.engine.seat import Seat
 from headrace.engine.store import Cache, LocalStore, Store
+from headrace.engine.worker import AGENT, Runner
 from headrace.recipes.compile import compile_recipe
 from headrace.recipes.program import Program
 from headrace.recipes.recipe import Recipe
@@ -48,6 +49,8 @@ class RecipeTask:
     """The disk tier, if the job uses one."""
     held: tuple[int, int] | None = None
     """Where in the arena it stands which samples a device holds, if one does."""
+    agent: Callable[[Link, RecipeTask], Runner] | None = None
+    """Makes what the worker of the number ``AGENT`` does."""
 
     def compile(self) -> Program:
         """A program for one thread."""
@@ -64,9 +67,11 @@ class RecipeTask:
             source, arena, board, store, self.layout, self.collator, masks, gate=gate, disk=disk, held=held
         )
 
-    def start(self, link: Link) -> RowPipeline:
+    def start(self, link: Link) -> Runner:
         """Called in a worker as it starts."""
         _one_thread_for_opencv()
+        if link.worker == AGENT and self.agent is not None:
+            return self.agent(link, self)
         if self.on_start is not None:
             self.on_start(link)
         if self.seat is not None:

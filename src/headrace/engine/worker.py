@@ -24,6 +24,10 @@ _TEXT = 32 * 1024
 """Characters of a traceback that travel: messages are limited, and so is what people read."""
 
 
+AGENT = -1
+"""The number of a worker that has its orders made elsewhere."""
+
+
 class Runner(Protocol):
     """What a worker does with its orders."""
 

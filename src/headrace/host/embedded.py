@@ -18,7 +18,7 @@ from headrace.coordinate.directory import Directory
 from headrace.coordinate.messages import FILLED, Failed, Order, OrderDone, Ready, Run, Threads
 from headrace.core.errors import OutOfSharedMemory, WorkerDied
 from headrace.engine.board import CAPACITY, Board
-from headrace.engine.worker import Task, rebuild
+from headrace.engine.worker import AGENT, Task, rebuild
 from headrace.host.base import BaseHost
 from headrace.host.client import SharedClient
 from headrace.host.slots import HostSlot, SlotPool
@@ -46,9 +46,11 @@ class ProcessHost(BaseHost):
         context: Any,
         assigned_orders: bool = False,
         shared: SharedClient | None = None,
+        agent: bool = False,
     ) -> None:
         """``assigned_orders``: batch n goes to worker n modulo workers, and to no other (iterable datasets).
-        ``shared``: the connection to a shared host, if draws come from there."""
+        ``shared``: the connection to a shared host, if draws come from there. ``agent``: there is a worker more,
+        which has orders made elsewhere."""
         super().__init__(arena, board, coordinator, slots, ahead)
         self.shared = shared
         self._workers = Workers(task, context, arena, board, shared)
@@ -65,7 +67,7 @@ class ProcessHost(BaseHost):
         """For assigned orders: the worker that an order goes to."""
         self.on_done: Callable[[int, OrderDone], None] | None = None
         try:
-            for worker_id in range(workers):
+            for worker_id in range(AGENT if agent else 0, workers):
                 self._start(worker_id)
         except BaseException:
             self.close()

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from headrace.cluster.agent import make_agent
 from headrace.cluster.joining import Joined
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.coordinate.messages import Order, OrderDone
@@ -129,7 +130,10 @@ class RecipeSession(Hosted):
             # (what workers are told that they serve, where that is a dataset of the user's)
             dataset = None if spec.data.described else spec.data.dataset
             on_start = functools.partial(_start_recipe_worker, staffing.workers, seed, dataset, init)
-        pool = self.pool
+        pool, agent = self.pool, None
+        if pool is not None and layout is not None and self._staffing.workers:
+            told = pool.assistance(self.recipe, decoded=self.caches_decoded, workers=self._staffing.workers)
+            agent = None if told is None else functools.partial(make_agent, told)
         return RecipeTask(
             self.recipe if pool is None else replace(self.recipe, source=pool.source),
             layout,
@@ -141,6 +145,7 @@ class RecipeSession(Hosted):
             None if sharing is None else sharing.store,
             self._node.seat,
             self.disk,
+            agent=agent,
         )
 
     def _make_host(
@@ -170,6 +175,7 @@ class RecipeSession(Hosted):
             context=spec.work.context,
             run=run,
             shared=None if self.sharing is None else self.sharing.client,
+            agent=task.agent is not None,
         )
         if self.disk is not None and self.disk.encoded:
             host.coordinator.horizon = HORIZON

@@ -224,8 +224,10 @@ def make_host(
     run: Callable[[Order], OrderDone] | None = None,
     assigned_orders: bool = False,
     shared: SharedClient | None = None,
+    agent: bool = False,
 ) -> InlineHost | ProcessHost:
-    """The host of a session. ``run``: what runs orders in the job itself, where there are no workers."""
+    """The host of a session. ``run``: what runs orders in the job itself, where there are no workers. ``agent``:
+    there is a worker more, which has orders made elsewhere."""
     directory: Catalogue = parts.directory
     if shared is not None:
         directory = SharedDirectory(shared, dict(parts.directory.budgets))
@@ -247,6 +249,7 @@ def make_host(
         context=context or multiprocessing.get_context(),
         assigned_orders=assigned_orders,
         shared=shared,
+        agent=agent,
     )
     host.cache = parts.cache
     return host

@@ -16,7 +16,7 @@ from headrace.loader.progress import Progress
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import ErrorBook, Session
 from headrace.loader.spec import LoaderSpec
-from headrace.planning import Advice, Situation, advise
+from headrace.planning import Advice, Situation, Spent, advise
 
 
 class FormStats(msgspec.Struct, frozen=True):
@@ -50,6 +50,8 @@ class PoolStats(msgspec.Struct, frozen=True):
     bytes: int = 0
     kept: int = 0
     """Of these samples, those that were in memory; the others a server read from storage."""
+    helped: int = 0
+    """Rows that other nodes prepared."""
 
 
 class DeviceStats(msgspec.Struct, frozen=True):
@@ -179,6 +181,7 @@ class Stats(msgspec.Struct, frozen=True):
             lines.append(
                 f"cluster     {self.pool.samples} samples, {show_size(self.pool.bytes)} from {self.pool.nodes} "
                 f"nodes, {self.pool.kept} of them from memory"
+                + (f"; {self.pool.helped} rows prepared elsewhere" if self.pool.helped else "")
             )
         if self.device is not None:
             there = f"; {', '.join(self.device.finished)} done there" if self.device.finished else ""
@@ -247,6 +250,16 @@ def take_stats(
     return Stats(**mine) if host is None else _of_host(host, mine, disk, pool)
 
 
+def _of_pool(pool: Joined, spent: Spent) -> PoolStats:
+    return PoolStats(
+        pool.nodes,
+        int(spent.pooled),
+        int(spent.pooled_bytes),
+        int(spent.pooled_kept),
+        int(spent.helped),
+    )
+
+
 def _of_host(host: Host, mine: dict[str, Any], disk: DiskUse | None, pool: Joined | None) -> Stats:
     spent, directory = host.totals.spent, host.coordinator.directory
     cache = {
@@ -276,9 +289,7 @@ def _of_host(host: Host, mine: dict[str, Any], disk: DiskUse | None, pool: Joine
         disk=None
         if disk is None
         else DiskStats(disk.tier.path, disk.tier.budget, int(spent.from_disk), int(spent.disk_bytes)),
-        pool=None
-        if pool is None
-        else PoolStats(pool.nodes, int(spent.pooled), int(spent.pooled_bytes), int(spent.pooled_kept)),
+        pool=None if pool is None else _of_pool(pool, spent),
         misses=directory.hits[Form.NONE],
         restarts=host.totals.restarts,
         slots=slots.count,

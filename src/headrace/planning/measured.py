@@ -60,6 +60,8 @@ class Spent(msgspec.Struct, array_like=True):
     pooled_bytes: Number = 0
     pooled_kept: Number = 0
     """Of these, those that were in memory there."""
+    helped: Number = 0
+    """Rows that were prepared on other nodes."""
 
     def add(self, other: Spent) -> None:
         """Count another order, too."""

@@ -1,0 +1,295 @@
+"""An agent: a worker that has its orders made by helpers on other nodes.
+
+To its host it is a worker like any other: it claims orders from the board, rows stand in the slot when it says so,
+and its orders are posted again when it dies. It claims only what its node's own workers do not get to. For each order
+it grants room to a helper, which sends rows without being asked again; they are received straight into the slot. Only
+what holds a grant writes there: when a connection ends, whatever was granted over it is void, and the agent makes
+those rows itself, as any worker would.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headrace.channel import wire
+from headrace.channel.wire import BODY_LIMIT, Wire
+from headrace.cluster.members import TROUBLE, Members, ask, greet, members_of
+from headrace.cluster.messages import Grant, Helper, Node, Opened, Refused, Rows, Teach, decode_reply, encode
+from headrace.cluster.pooled import Pool
+from headrace.coordinate.messages import Command, Order, OrderDone, Stop
+from headrace.core.errors import ProtocolError
+from headrace.core.layout import RowLayout
+from headrace.engine.board import Claim
+from headrace.engine.link import Link
+from headrace.engine.task import RecipeTask
+from headrace.planning import Spent
+from headrace.planning.helping import Help, choose
+from headrace.planning.pacing import Pace
+
+_CONNECT = 5.0
+_LISTING = 600.0
+"""Seconds for a helper to list the dataset and make the recipe ready."""
+_PATIENCE = 10.0
+"""Seconds for rows to come, at least; else so many times as long as they usually take."""
+_TIMES = 20.0
+_AGAIN = 5.0
+"""Seconds after which a helper that failed is tried again."""
+_POLL, _IDLE = 0.004, 0.1
+"""Seconds between looks at the board: where somebody could help, and where nobody is there to."""
+_FIRST, _MOST = 4 << 20, 256 << 20
+"""Bytes on their way here: at first, and at most."""
+
+
+class Assistance(NamedTuple):
+    """What an agent is told. It travels to the process."""
+
+    pool: Pool
+    recipe: str
+    """A digest of the definition."""
+    definition: bytes
+    decoded: bool
+    workers: int
+    """Processes of the rank's own."""
+
+
+@dataclass
+class _Pending:
+    order: Order
+    claim: Claim
+    since: float
+    nbytes: int
+    flight: int
+    """Bytes that were under way with it."""
+    transfers: int
+
+
+@dataclass(eq=False)
+class _Line:
+    """A connection to a helper. One thread receives; the agent's main thread sends."""
+
+    key: str
+    node: Node
+    helper: Helper
+    wire: Wire | None = None
+    ready: bool = False
+    over: bool = False
+    pending: dict[int, _Pending] = field(default_factory=dict)
+    usual: float = 0.0
+    """Seconds that an order takes, from its grant to its last row."""
+
+
+def make_agent(assistance: Assistance, link: Link, task: RecipeTask) -> Agent:
+    """What the agent's process does."""
+    return Agent(link, task, assistance)
+
+
+class Agent:
+    """See ``Runner``."""
+
+    def __init__(self, link: Link, task: RecipeTask, assistance: Assistance) -> None:
+        assert task.layout is not None
+        self._link, self._assistance, self._layout = link, assistance, task.layout
+        self._stages = task.stages(link.arena, link.board)
+        self._program = task.compile()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._lines: dict[str, _Line] = {}
+        self._rests: dict[str, float] = {}
+        self._undone: list[tuple[Order, Claim]] = []
+        self._numbers = itertools.count(1)
+        self._pace = Pace(_FIRST, _MOST)
+        self._in_flight = 0
+        self._stopped = False
+        self._help = Help(assistance.workers)
+        self._row = sum(one.nbytes for one in self._layout.fields)
+
+    def on_command(self, command: Command) -> None:
+        """See ``Runner``."""
+        if isinstance(command, Stop):
+            with self._changed:
+                self._stopped = True
+                self._changed.notify_all()
+
+    def serve(self) -> None:
+        """See ``Runner``."""
+        while not self._stopped:
+            self._look_around()
+            order = self._next_undone()
+            if order is not None:
+                self._make(*order)
+                continue
+            line = self._free_line()
+            if line is None or not self._help.wanted(self._link.board.backlog()):
+                with self._changed:
+                    self._changed.wait(_POLL if self._lines else _IDLE)
+                continue
+            claim = self._link.board.claim(self._link.claimer)
+            if claim is not None:
+                self._entrust(line, claim)
+        for line in list(self._lines.values()):
+            if line.wire is not None:
+                line.wire.shut()
+        self._stages.close()
+
+    # -- orders ----------------------------------------------------------------------------------------------------
+
+    def _entrust(self, line: _Line, claim: Claim) -> None:
+        """Have a helper make an order."""
+        order = self._stages.load(claim)
+        count = len(order.indices) // 8
+        self._help.saw(order.rows, count)
+        if order.alone:
+            # It may be what killed a worker: nothing is to be lost with it.
+            while any(one.pending for one in self._lines.values()) and not self._stopped:
+                with self._changed:
+                    self._changed.wait(_IDLE)
+                self._look_around()
+            self._link.board.mark_alone(claim)
+            self._make(order, claim)
+            return
+        number, nbytes = next(self._numbers), count * self._row
+        grant = Grant(
+            number, self._assistance.recipe, order.seed, order.epoch, order.step, order.indices, order.words
+        )
+        with self._lock:
+            if line.over or line.wire is None:
+                self._undone.append((order, claim))
+                return
+            transfers = 1 + sum(len(one.pending) for one in self._lines.values())
+            self._in_flight += nbytes
+            line.pending[number] = _Pending(
+                order, claim, time.monotonic(), nbytes, self._in_flight, transfers
+            )
+            connection = line.wire
+        try:
+            connection.send(encode(grant), seconds=_CONNECT)
+        except TROUBLE:
+            connection.shut()  # (the thread that receives gives back what was granted)
+
+    def _next_undone(self) -> tuple[Order, Claim] | None:
+        with self._lock:
+            return self._undone.pop(0) if self._undone else None
+
+    def _make(self, order: Order, claim: Claim) -> None:
+        """Make the rows here."""
+        done = self._stages.prepare(self._stages.fetch(order, claim), self._program)
+        self._link.send(done)
+
+    # -- helpers -----------------------------------------------------------------------------------------------------
+
+    def _free_line(self) -> _Line | None:
+        """The helper that is likely to be done first, if bytes may come."""
+        with self._lock:
+            if not self._pace.may_go(self._help.rows * self._row, self._in_flight):
+                return None
+            lines = [one for one in self._lines.values() if one.ready and not one.over]
+            place = choose([(len(one.pending), one.usual) for one in lines])
+            return None if place is None else lines[place]
+
+    def _look_around(self) -> None:
+        """Connect to helpers that have come; wait no more for those that are gone or do not answer."""
+        members = self._members()
+        if members is None:
+            return
+        now = time.monotonic()
+        wanted: dict[str, tuple[Node, Helper]] = {}
+        for node in members.view.nodes:
+            if node.id != members.node:
+                wanted.update({f"{node.host}:{one.port}": (node, one) for one in node.helpers})
+        with self._lock:
+            for key, line in self._lines.items():
+                late = [
+                    one
+                    for one in line.pending.values()
+                    if now - one.since > max(_PATIENCE, _TIMES * line.usual)
+                ]
+                if line.wire is not None and (key not in wanted or late):
+                    line.wire.shut()
+            new = [key for key in wanted if key not in self._lines and self._rests.get(key, 0.0) <= now]
+            for key in new:
+                line = self._lines[key] = _Line(key, *wanted[key])
+                threading.Thread(
+                    target=self._attend, args=(line, members), name="headrace-agent", daemon=True
+                ).start()
+
+    def _members(self) -> Members | None:
+        try:
+            return members_of(self._assistance.pool.path)
+        except TROUBLE:
+            return None
+
+    def _attend(self, line: _Line, members: Members) -> None:
+        """A helper's thread: from connecting to the end."""
+        told = self._assistance
+        rest = _AGAIN
+        try:
+            connection = wire.connect_tls(
+                (line.node.host, line.helper.port), line.helper.certificate, _CONNECT
+            )
+            with self._lock:
+                line.wire = connection
+            greet(connection, members.token)
+            teach = Teach(told.recipe, told.pool.dataset, told.pool.definition, told.definition, told.decoded)
+            reply, _ = ask(connection, teach, _LISTING)
+            if not isinstance(reply, Opened) or reply.samples != self._row:
+                raise ProtocolError(f"{connection.name} makes other rows")
+            with self._changed:
+                line.ready = True
+                self._changed.notify_all()
+            rest = 0.5
+            while True:
+                self._receive(line, connection)
+        except TROUBLE:
+            pass
+        finally:
+            with self._changed:
+                line.over = True
+                self._undone += [(one.order, one.claim) for one in line.pending.values()]
+                self._in_flight -= sum(one.nbytes for one in line.pending.values())
+                line.pending.clear()
+                self._lines.pop(line.key, None)
+                self._rests[line.key] = time.monotonic() + rest
+                self._changed.notify_all()
+            if line.wire is not None:
+                line.wire.close()
+
+    def _receive(self, line: _Line, connection: Wire) -> None:
+        """The rows of one grant, into the slot that they are granted."""
+        message, nbytes = connection.receive_message(seconds=None, body_limit=BODY_LIMIT)
+        reply = decode_reply(message)
+        if isinstance(reply, Refused):
+            raise ProtocolError(reply.reason)
+        # (it stays among the pending ones until all is here: whoever dies meanwhile, the rows are made again)
+        pending = line.pending.get(reply.number) if isinstance(reply, Rows) else None
+        if not isinstance(reply, Rows) or pending is None or nbytes != pending.nbytes:
+            raise ProtocolError(f"{connection.name} sent rows that nobody granted room for")
+        order = pending.order
+        for view in _rows_of(self._layout, self._link, order):
+            connection.receive_into(view, seconds=_PATIENCE)
+        count = len(order.indices) // 8
+        faults = [(row, reason, trace) for row, reason, trace in reply.faults if 0 <= row < count]
+        now = time.monotonic()
+        took = now - pending.since
+        with self._changed:
+            del line.pending[reply.number]
+            self._in_flight -= pending.nbytes
+            line.usual += (0.2 if line.usual else 1.0) * (took - line.usual)
+            self._pace.arrived(nbytes, max(0.0, took - reply.held), pending.flight, pending.transfers)
+            self._changed.notify_all()
+        done = OrderDone(order.id, faults, spent=Spent(helped=count))
+        self._stages.store.finished(order, done)
+        self._link.send(done)
+
+
+def _rows_of(layout: RowLayout, link: Link, order: Order) -> list[memoryview]:
+    """Where the rows of an order stand, field by field."""
+    buffer = memoryview(link.arena.map(order.slot_offset, order.slot_bytes))
+    stop = order.start + len(order.indices) // 8
+    out = []
+    for one, offset in zip(layout.fields, layout.offsets(order.rows), strict=True):
+        out.append(buffer[offset + order.start * one.nbytes : offset + stop * one.nbytes])
+    return out

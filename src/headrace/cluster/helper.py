@@ -1,0 +1,341 @@
+"""A helper: a process of a node that prepares rows for ranks on other nodes, when it has nothing better to do.
+
+It runs at the lowest priority there is, so what runs on its node for that node's own sake goes first. It gets recipes
+as plain data and never code; samples come by way of the node's server; rows go back over the connection that granted
+room for them. ``Helpers`` starts them, and they end with whoever made that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from headrace.cache.arena import Arena
+from headrace.channel import wire
+from headrace.channel.wire import Wire
+from headrace.cluster.certificates import make_certificate
+from headrace.cluster.messages import (
+    MOST_SAMPLES,
+    PROTOCOL,
+    Grant,
+    Hello,
+    Helper,
+    Opened,
+    Refused,
+    Rows,
+    Teach,
+    View,
+    Welcome,
+    decode_request,
+    encode,
+)
+from headrace.cluster.pooled import Pool, PooledSource
+from headrace.coordinate.messages import Order
+from headrace.core.errors import HeadraceError, OptionError, ProtocolError
+from headrace.core.layout import RowLayout
+from headrace.engine.board import Board
+from headrace.engine.link import shortened
+from headrace.engine.rows import RowStages
+from headrace.engine.task import RecipeTask
+from headrace.recipes.plain import source_from_plain
+from headrace.recipes.program import Program
+from headrace.recipes.recipe import Recipe
+
+_GREETING = 5.0
+_SLOW = 20.0
+"""Seconds for which somebody who is sent rows may take in nothing."""
+_THREADS = 2
+"""One prepares while the other waits for samples, or for its rows to be sent."""
+_MOST_RECIPES = 16
+_MOST_GRANTS = 256
+"""Grants that may wait, of all connections."""
+_START = 60.0
+
+
+class Config(msgspec.Struct):
+    """What a helper is told as it starts."""
+
+    node: str
+    host: str
+    token: str
+    socket: str
+    """That of its node's server."""
+
+
+class Known:
+    """A recipe that is ready to be used by each thread."""
+
+    def __init__(self, teach: Teach, path: str) -> None:
+        source = source_from_plain(json.loads(teach.source))
+        if source.fingerprint() != teach.dataset:
+            raise OptionError("this node sees other files there than the job does")
+        pool = Pool(path, teach.dataset, teach.source)
+        recipe = Recipe.from_dict(json.loads(teach.definition), source=PooledSource(source, pool))
+        self._task = RecipeTask(recipe, None, None, teach.decoded)
+        program = self._task.compile()
+        if program.layout is None or recipe.collate is not None or recipe.user_code:
+            raise OptionError("rows of this recipe are made by code of the user's, or are of no known size")
+        self.layout: RowLayout = program.layout
+        self._task = replace(self._task, layout=program.layout)
+        self.samples = len(source)
+        self.row = sum(field.nbytes for field in self.layout.fields)
+        self._here = threading.local()
+
+    def bench(self) -> Bench:
+        """What this thread prepares with."""
+        found: Bench | None = getattr(self._here, "bench", None)
+        if found is None:
+            arena = Arena()
+            stages = self._task.stages(arena, Board(arena))
+            found = self._here.bench = Bench(arena, stages, self._task.compile(), self.layout)
+        return found
+
+
+class Bench:
+    """Memory, stages and program of one thread."""
+
+    def __init__(self, arena: Arena, stages: RowStages, program: Program, layout: RowLayout) -> None:
+        self._arena, self._stages, self._program, self._layout = arena, stages, program, layout
+        self._slot = (0, 0)
+
+    def make(self, grant: Grant) -> tuple[list[Any], list[tuple[int, str, str]], float]:
+        """Rows, field by field; what is wrong with some; and the CPU seconds that they took."""
+        begun = time.thread_time()
+        count = len(grant.samples) // 8
+        nbytes = self._layout.nbytes(count)
+        if self._slot[1] < nbytes:
+            self._slot = self._arena.allocate(nbytes)
+        order = Order(
+            0, self._slot[0], nbytes, count, 0, grant.seed, grant.epoch, grant.step, grant.samples, words=grant.words
+        )  # fmt: skip
+        done = self._stages.prepare(self._stages.fetch(order, None), self._program)
+        views = self._layout.views(memoryview(self._arena.map(self._slot[0], nbytes)), count)
+        return views, done.faults, time.thread_time() - begun
+
+
+@dataclass
+class Waiting:
+    """A grant and who it is from."""
+
+    grant: Grant
+    connection: Wire
+    sending: threading.Lock
+    known: Known
+    since: float
+
+
+class HelperServer:
+    """Takes grants, and sends rows."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._teaching = threading.Lock()
+        self._grants: queue.Queue[Waiting] = queue.Queue(_MOST_GRANTS)
+        for _ in range(_THREADS):
+            threading.Thread(target=self._work, name="headrace-help", daemon=True).start()
+
+    def listen(self) -> Helper:
+        """Take in those who know the token."""
+        context, fingerprint = make_certificate(f"{self._config.node} helper")
+        host = self._config.host
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        listener = socket.create_server((host, 0), family=family, backlog=256)
+        threading.Thread(
+            target=self._accept, args=(listener, context), name="headrace-help", daemon=True
+        ).start()
+        return Helper(listener.getsockname()[1], fingerprint)
+
+    def _accept(self, listener: socket.socket, context: Any) -> None:
+        while True:
+            try:
+                sock, address = listener.accept()
+            except OSError:
+                time.sleep(0.05)
+                continue
+            threading.Thread(
+                target=self._serve, args=(sock, context, f"{address[0]}:{address[1]}"), daemon=True
+            ).start()
+
+    def _serve(self, sock: socket.socket, context: Any, name: str) -> None:
+        try:
+            connection = wire.accept_tls(sock, context, name, _GREETING)
+        except OSError:
+            sock.close()
+            return
+        sending = threading.Lock()
+        try:
+            if self._greet(connection):
+                while True:
+                    self._take(connection, sending, connection.receive(seconds=None)[0])
+        except (OSError, EOFError):
+            pass
+        except (HeadraceError, msgspec.MsgspecError) as error:
+            with contextlib.suppress(OSError, HeadraceError), sending:
+                connection.send(encode(Refused(str(error)[:4000])), seconds=_SLOW)
+        finally:
+            connection.shut()
+            with sending:  # (whoever prepares for it finds out)
+                connection.close()
+
+    def _greet(self, connection: Wire) -> bool:
+        hello = decode_request(connection.receive(seconds=_GREETING, limit=4096)[0])
+        if not isinstance(hello, Hello):
+            raise ProtocolError("a connection begins with a hello")
+        refused = ""
+        if not hmac.compare_digest(hello.token.encode(), self._config.token.encode()):
+            refused = "the token is not that of this cluster"
+        elif hello.protocol != PROTOCOL:
+            refused = f"this helper speaks protocol {PROTOCOL}, and the other end {hello.protocol}"
+        answer = Refused(refused) if refused else Welcome(self._config.node, View(0))
+        connection.send(encode(answer), seconds=_SLOW)
+        return not refused
+
+    def _take(self, connection: Wire, sending: threading.Lock, data: bytes) -> None:
+        request = decode_request(data)
+        if isinstance(request, Teach):
+            self._learn(connection, sending, request)
+            return
+        if not isinstance(request, Grant):
+            raise ProtocolError(f"a helper was sent {type(request).__name__}")
+        known = self._known.get(request.recipe)
+        if known is None:
+            raise ProtocolError("that recipe is not known here")
+        samples = np.frombuffer(request.samples, np.int64) if len(request.samples) % 8 == 0 else None
+        if (
+            samples is None
+            or not 0 < len(samples) <= MOST_SAMPLES
+            or len(samples) * known.row > wire.BODY_LIMIT
+        ):
+            raise ProtocolError(f"a grant of {len(request.samples)} bytes")
+        if not 0 <= int(samples.min()) <= int(samples.max()) < known.samples:
+            raise ProtocolError(f"a sample that is none of {known.samples}")
+        if request.words and len(request.words) != len(request.samples):
+            raise ProtocolError("random numbers for other samples")
+        try:
+            self._grants.put_nowait(Waiting(request, connection, sending, known, time.monotonic()))
+        except queue.Full:
+            raise ProtocolError("too many grants") from None
+
+    def _learn(self, connection: Wire, sending: threading.Lock, teach: Teach) -> None:
+        with self._teaching:
+            known = self._known.get(teach.recipe)
+            if known is None:
+                try:
+                    known = Known(teach, self._config.socket)
+                except (OptionError, OSError, ValueError, RecursionError) as error:
+                    with sending:
+                        connection.send(encode(Refused(str(error)[:4000])), seconds=_SLOW)
+                    return
+                self._known[teach.recipe] = known
+                while len(self._known) > _MOST_RECIPES:
+                    self._known.popitem(last=False)
+        with sending:
+            connection.send(encode(Opened(True, known.row)), seconds=_SLOW)
+
+    def _work(self) -> None:
+        while True:
+            waiting = self._grants.get()
+            try:
+                rows, faults, cpu = waiting.known.bench().make(waiting.grant)
+                told = tuple(shortened(faults)) if faults else ()
+                held = time.monotonic() - waiting.since
+                message = encode(Rows(waiting.grant.number, told, held, cpu))
+                with waiting.sending:
+                    waiting.connection.send(
+                        message, [memoryview(one).cast("B") for one in rows], seconds=_SLOW
+                    )
+            except Exception:
+                # Whoever granted it finds the connection ended, and makes the rows itself.
+                waiting.connection.shut()
+
+
+def main() -> None:
+    """Run a helper until whoever started it closes its end of standard input."""
+    config = msgspec.json.decode(sys.stdin.buffer.readline(), type=Config)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    step_back()
+    helper = HelperServer(config).listen()
+    sys.stdout.buffer.write(msgspec.json.encode(helper) + b"\n")
+    sys.stdout.buffer.flush()
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+def step_back() -> None:
+    """Run when nobody else does."""
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        return
+    with contextlib.suppress(OSError):
+        os.nice(19)
+
+
+# -- who starts them ------------------------------------------------------------------------------------------
+
+
+class Helpers:
+    """The helpers of a node."""
+
+    def __init__(self, config: Config, count: int) -> None:
+        self._config = config
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._told: dict[int, Helper] = {}
+        """By process: where it listens."""
+        self.all: tuple[Helper, ...] = ()
+        for _ in range(count):
+            self._start()
+        self.look()
+
+    def _start(self) -> None:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headrace.cluster.helper"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.write(msgspec.json.encode(self._config) + b"\n")
+            process.stdin.flush()
+        self._processes.append(process)
+
+    def look(self) -> None:
+        """Learn where those are that have just started, and start others for those that have ended."""
+        for process in list(self._processes):
+            if process.poll() is not None:
+                self._processes.remove(process)
+                self._told.pop(process.pid, None)
+                self._start()
+        for process in self._processes:
+            if process.pid not in self._told and process.stdout is not None:
+                line = process.stdout.readline()
+                with contextlib.suppress(msgspec.MsgspecError):
+                    self._told[process.pid] = msgspec.json.decode(line, type=Helper)
+        self.all = tuple(self._told[one.pid] for one in self._processes if one.pid in self._told)
+
+    def close(self) -> None:
+        """End all of them."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    stream.close()
+
+
+if __name__ == "__main__":
+    main()

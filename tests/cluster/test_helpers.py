@@ -1,0 +1,263 @@
+"""Helpers: rows prepared on other nodes are the rows that the rank's own workers would make, whoever is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import simplejpeg
+import torch
+
+import headrace as hr
+from headrace.channel import wire
+from headrace.cluster import joining
+from headrace.cluster import members as members_module
+from headrace.cluster.members import ask, greet
+from headrace.cluster.messages import Grant, Teach
+from headrace.core.errors import HostRefused
+from tests.cluster.nodes import TOKEN, Servers
+
+PHOTOS = 96
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    drawn = np.random.default_rng(0)
+    for number in range(PHOTOS):
+        pixels = np.kron(drawn.integers(0, 255, (24, 32, 3), np.uint8), np.ones((8, 8, 1), np.uint8))
+        (folder / f"{number:03d}.jpg").write_bytes(simplejpeg.encode_jpeg(pixels))
+    return folder
+
+
+@pytest.fixture
+def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    """Three nodes; jobs here are on the first of them, as if Ray had started them."""
+    made = Servers(tmp_path, count=3)
+    here = made.nodes["n0"].socket
+    monkeypatch.setattr(joining, "ray_node", lambda: "n0")
+    monkeypatch.setattr(joining, "find_members", lambda **_: (here, members_module.members_of(here)))
+    yield made
+    for _, found in members_module._here.values():
+        found.close()
+    members_module._here.clear()
+    made.close()
+
+
+def slow(image: Any) -> Any:
+    """A step of the user's."""
+    return image
+
+
+def recipe(folder: Path, *steps: Any) -> hr.Recipe:
+    paths = sorted(folder.glob("*.jpg"))
+    return hr.Recipe(
+        source=hr.files(paths, targets=range(len(paths))),
+        decode=hr.image.decode(),
+        augment=[
+            hr.image.random_resized_crop(48),
+            hr.image.horizontal_flip(),
+            hr.image.color_jitter(0.3),
+            *steps,
+        ],
+    )
+
+
+OPTIONS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3, "num_workers": 1}
+
+
+def epochs(loader: Any, count: int = 3) -> list[list[tuple[torch.Tensor, torch.Tensor]]]:
+    return [[(images.clone(), labels.clone()) for images, labels in loader] for _ in range(count)]
+
+
+def same(one: Any, other: Any) -> bool:
+    return all(
+        torch.equal(mine[0], theirs[0]) and torch.equal(mine[1], theirs[1])
+        for left, right in zip(one, other, strict=True)
+        for mine, theirs in zip(left, right, strict=True)
+    )
+
+
+@pytest.fixture(scope="module")
+def wanted(photos: Path) -> Any:
+    """What the job gives alone."""
+    with hr.DataLoader(recipe(photos), **OPTIONS, share=False) as loader:
+        return epochs(loader)
+
+
+def test_rows_are_the_same_bit_for_bit_wherever_they_are_made(
+    servers: Servers, photos: Path, wanted: Any
+) -> None:
+    servers.help("n1", 1)
+    servers.help("n2", 1)
+    servers.tell()
+    with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
+        got, rounds = epochs(loader), 0
+        assert same(got, wanted)
+        while not loader.stats().pool.helped and rounds < 200:
+            epochs(loader, 1)
+            rounds += 1
+        stats = loader.stats()
+    assert stats.pool.helped > 0 and stats.bad_samples == 0
+    assert "prepared elsewhere" in str(stats)
+
+
+def test_helpers_that_are_killed_cost_time_and_no_row(servers: Servers, photos: Path, wanted: Any) -> None:
+    helpers = servers.help("n1", 2)
+    servers.tell()
+    stop = threading.Event()
+
+    def kill() -> None:
+        while not stop.wait(0.7):
+            process = helpers._processes[0]
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            helpers.look()
+            servers.nodes["n1"] = (
+                servers.nodes["n1"].__replace__(helpers=helpers.all)
+                if hasattr(servers.nodes["n1"], "__replace__")
+                else _with(servers.nodes["n1"], helpers.all)
+            )
+            servers.tell()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        helped = 0
+        for _ in range(3):
+            with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
+                for epoch, batches in enumerate(wanted):
+                    for (images, labels), (right, numbers) in zip(loader, batches, strict=True):
+                        assert torch.equal(images, right) and torch.equal(labels, numbers), epoch
+                helped += loader.stats().pool.helped
+    finally:
+        stop.set()
+        thread.join()
+    assert helped > 0
+
+
+def _with(node: Any, helpers: Any) -> Any:
+    import msgspec
+
+    return msgspec.structs.replace(node, helpers=helpers)
+
+
+def test_a_helper_that_hangs_is_not_waited_for(
+    servers: Servers, photos: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from headrace.cluster import agent
+
+    monkeypatch.setattr(agent, "_PATIENCE", 0.5)
+    monkeypatch.setattr(agent, "_TIMES", 0.0)
+    helpers = servers.help("n1", 1)
+    servers.tell()
+    with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
+        iterator = iter(loader)
+        first = [tuple(one.clone() for one in next(iterator)) for _ in range(3)]
+        os.kill(helpers._processes[0].pid, signal.SIGSTOP)
+        rest = [tuple(one.clone() for one in batch) for batch in iterator]
+        assert same([first + rest], wanted[:1])
+        assert same(epochs(loader, 2), wanted[1:])
+    os.kill(helpers._processes[0].pid, signal.SIGCONT)
+
+
+def test_an_agent_that_is_killed_is_replaced(servers: Servers, photos: Path, wanted: Any) -> None:
+    servers.help("n1", 1)
+    servers.tell()
+    with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
+        for epoch, batches in enumerate(wanted):
+            for number, ((images, labels), (right, numbers)) in enumerate(zip(loader, batches, strict=True)):
+                assert torch.equal(images, right) and torch.equal(labels, numbers)
+                if number == 4:
+                    os.kill(loader._epochs.session.host.workers[0].pid, signal.SIGKILL)
+            assert epoch < 3
+        assert loader.stats().restarts == 3
+
+
+def test_bad_samples_are_named_wherever_they_are_met(servers: Servers, tmp_path: Path, photos: Path) -> None:
+    folder = tmp_path / "some"
+    folder.mkdir()
+    for path in sorted(photos.glob("*.jpg"))[:48]:
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / "007.jpg").write_bytes(b"no image")
+    servers.help("n1", 1)
+    servers.tell()
+    with hr.DataLoader(recipe(folder), **OPTIONS, on_error="skip", error_budget=20) as loader:
+        for _ in range(6):
+            seen = sorted(int(one) for _, labels in loader for one in labels)
+            assert seen == [one for one in range(48) if one != 7]
+        assert [bad.index for bad in loader.bad_samples] == [7]
+
+
+def test_recipes_with_code_of_the_users_stay_at_home(servers: Servers, photos: Path) -> None:
+    servers.help("n1", 1)
+    servers.tell()
+    with hr.DataLoader(recipe(photos, slow), **OPTIONS) as loader:
+        epochs(loader, 2)
+        stats = loader.stats()
+        assert stats.pool.samples > 0 and stats.pool.helped == 0
+        assert all(worker.id >= 0 for worker in loader._epochs.session.host.workers)
+
+
+def test_who_may_grant(servers: Servers, photos: Path) -> None:
+    helpers = servers.help("n1", 1)
+    servers.tell()
+    (helper,) = helpers.all
+
+    def connect() -> wire.Wire:
+        return wire.connect_tls(("127.0.0.1", helper.port), helper.certificate, 5.0)
+
+    with pytest.raises(HostRefused, match="token"):
+        greet(connect(), "a guess")
+    connection = connect()
+    greet(connection, TOKEN)
+    with pytest.raises(HostRefused, match="not known here"):
+        ask(connection, Grant(1, "x", 0, 0, 0, np.arange(3).tobytes()), 5.0)
+    found = recipe(photos)
+    pool = servers.pool(found.source)
+    import json
+
+    definition = json.dumps(found.to_dict(source=False)).encode()
+    for teach in (
+        Teach("a", "other", pool.definition, definition, False),
+        Teach("b", pool.dataset, pool.definition, json.dumps(recipe(photos, slow).to_dict(source=False)).encode(), False),
+        Teach("c", pool.dataset, pool.definition, b"{", False),
+        Teach("d", pool.dataset, b"[]", definition, False),
+    ):  # fmt: skip
+        connection = connect()
+        greet(connection, TOKEN)
+        with pytest.raises(HostRefused):
+            ask(connection, teach, 20.0)
+    good = Teach("e", pool.dataset, pool.definition, definition, False)
+    for samples, words in (
+        (b"123", b""),
+        (b"", b""),
+        (np.array([PHOTOS]).tobytes(), b""),
+        (bytes(8), bytes(16)),
+    ):
+        connection = connect()
+        greet(connection, TOKEN)
+        ask(connection, good, 20.0)
+        with pytest.raises(HostRefused):
+            ask(connection, Grant(1, "e", 0, 0, 0, samples, words), 5.0)
+    assert helpers._processes[0].poll() is None
+
+
+def test_helpers_end_with_who_started_them(servers: Servers) -> None:
+    helpers = servers.help("n1", 1)
+    process = helpers._processes[0]
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(10) == 0
+    helpers.look()
+    assert len(helpers.all) == 1 and helpers._processes[0] is not process, "and another takes its place"
+    deadline = time.monotonic() + 5
+    while helpers._processes[0].poll() is None and time.monotonic() < deadline:
+        break

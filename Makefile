@@ -12,7 +12,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 PARALLEL ?= -n 4 --dist loadfile
 
 .PHONY: demo test test-slow azurite test-trainers fuzz check wheel bench-single bench-dropin bench-accuracy bench-sharing bench-model \
-	bench-doctor bench-bucket bench-gpu bench-host bench-ranks bench-workers bench-simulate readme-picture papers soak clean system help
+	bench-doctor bench-bucket bench-cluster bench-gpu bench-host bench-ranks bench-workers bench-simulate readme-picture papers soak clean system help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -112,6 +112,9 @@ bench-workers:  ## num_workers left out against the best number (QUICK=1 for a f
 
 bench-bucket:  ## photos in an S3 bucket behind a limited cable, against those who stream from it (QUICK=1; needs root)
 	PYTHON=$(PYTHON) benchmarks/bucket/run $(if $(QUICK),--quick)
+
+bench-cluster: $(VENV)/.installed  ## four nodes in network namespaces, Ray across them, storage behind a short cable (QUICK=1; needs root)
+	PYTHONPATH=. $(BIN)/python -m benchmarks.cluster.bench $(if $(QUICK),--quick)
 
 bench-gpu: $(VENV)/.installed  ## training on a GPU beside batches that are in its memory already (QUICK=1; needs CUDA)
 	PYTHONPATH=. $(BIN)/python -m benchmarks.gpu.bench $(if $(QUICK),--quick)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import simplejpeg
@@ -17,7 +18,7 @@ import torch
 
 import headrace as hr
 from headrace.channel import wire
-from headrace.cluster import joining
+from headrace.cluster import agent, joining
 from headrace.cluster import members as members_module
 from headrace.cluster.members import ask, greet
 from headrace.cluster.messages import Grant, Teach
@@ -120,11 +121,7 @@ def test_helpers_that_are_killed_cost_time_and_no_row(servers: Servers, photos: 
             process.send_signal(signal.SIGKILL)
             process.wait()
             helpers.look()
-            servers.nodes["n1"] = (
-                servers.nodes["n1"].__replace__(helpers=helpers.all)
-                if hasattr(servers.nodes["n1"], "__replace__")
-                else _with(servers.nodes["n1"], helpers.all)
-            )
+            servers.nodes["n1"] = msgspec.structs.replace(servers.nodes["n1"], helpers=helpers.all)
             servers.tell()
 
     thread = threading.Thread(target=kill)
@@ -143,17 +140,9 @@ def test_helpers_that_are_killed_cost_time_and_no_row(servers: Servers, photos: 
     assert helped > 0
 
 
-def _with(node: Any, helpers: Any) -> Any:
-    import msgspec
-
-    return msgspec.structs.replace(node, helpers=helpers)
-
-
 def test_a_helper_that_hangs_is_not_waited_for(
     servers: Servers, photos: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headrace.cluster import agent
-
     monkeypatch.setattr(agent, "_PATIENCE", 0.5)
     monkeypatch.setattr(agent, "_TIMES", 0.0)
     helpers = servers.help("n1", 1)
@@ -222,12 +211,11 @@ def test_who_may_grant(servers: Servers, photos: Path) -> None:
         ask(connection, Grant(1, "x", 0, 0, 0, np.arange(3).tobytes()), 5.0)
     found = recipe(photos)
     pool = servers.pool(found.source)
-    import json
-
     definition = json.dumps(found.to_dict(source=False)).encode()
+    own = json.dumps(recipe(photos, slow).to_dict(source=False)).encode()
     for teach in (
         Teach("a", "other", pool.definition, definition, False),
-        Teach("b", pool.dataset, pool.definition, json.dumps(recipe(photos, slow).to_dict(source=False)).encode(), False),
+        Teach("b", pool.dataset, pool.definition, own, False),
         Teach("c", pool.dataset, pool.definition, b"{", False),
         Teach("d", pool.dataset, b"[]", definition, False),
     ):  # fmt: skip
@@ -258,6 +246,3 @@ def test_helpers_end_with_who_started_them(servers: Servers) -> None:
     assert process.wait(10) == 0
     helpers.look()
     assert len(helpers.all) == 1 and helpers._processes[0] is not process, "and another takes its place"
-    deadline = time.monotonic() + 5
-    while helpers._processes[0].poll() is None and time.monotonic() < deadline:
-        break

@@ -11,13 +11,16 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import numpy as np
 import pytest
 
 from headrace.cache.arena import PAGE, Arena
+from headrace.channel.unix import pair
 from headrace.engine import board as module
 from headrace.engine.board import CAPACITY, PUT_DOWN, UNUSED, Board
+from headrace.engine.link import Link
 
 AREA = (0, 4096)
 RECORD = struct.Struct("<qqq")
@@ -108,6 +111,38 @@ def test_cancelled_orders_are_passed_over(board: Board) -> None:
     assert [claim.order for claim in iter(lambda: board.claim(0), None)] == [1, 3]
     assert not board.cancel(positions[1]), "it is claimed"
     assert board.claimer(positions[0]) is None
+
+
+def test_orders_that_are_left_to_somebody_are_left_for_as_long_as_it_says(board: Board) -> None:
+    ours, theirs = pair()
+    with closing(ours), closing(theirs):
+        worker = Link(0, 0, None, board, theirs)  # type: ignore[arg-type]
+        claims: list[int] = []
+
+        def claim() -> None:
+            while (found := worker.claim()) is not None:
+                claims.append(found.order)
+
+        thread = threading.Thread(target=claim)
+        board.leave_orders(60.0)
+        thread.start()
+        for order in range(3):
+            board.post(order, AREA, 0, 10)
+        board.wake(3)
+        time.sleep(0.2)
+        assert board.left and not claims
+        agents = board.claim(7)
+        assert agents is not None and agents.order == 0, "who asked for it may claim"
+        board.leave_orders(0.3)  # and is killed: it is never taken back
+        deadline = time.monotonic() + 10
+        while len(claims) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert claims == [1, 2] and not board.left
+        assert board.claimed == 3
+        worker.stopped = True
+        board.wake(1)
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_the_ring_goes_round(board: Board) -> None:

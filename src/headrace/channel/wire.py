@@ -13,6 +13,7 @@ import select
 import socket
 import ssl
 import struct
+import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -24,6 +25,8 @@ _MAGIC = b"hrw1"
 MESSAGE_LIMIT = 64 << 20
 """Bytes of a message: samples' definitions are the longest."""
 BODY_LIMIT = 4 << 30
+_AT_ONCE, _RECORD = 128 << 10, 64 << 10
+"""Bytes that should have arrived before a receiver is woken; and more than TLS holds back of what has."""
 _PIECES = 64
 """Buffers that are handed to the kernel at a time."""
 
@@ -36,6 +39,9 @@ class Wire:
     def __init__(self, sock: socket.socket, name: str) -> None:
         self._sock, self.name = sock, name
         self._plain = not isinstance(sock, ssl.SSLSocket)
+        self._using = threading.Lock()
+        """Of TLS: a connection's state is for one call at a time, whichever way. (None of them waits.)"""
+        self._least = 1
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -73,7 +79,8 @@ class Wire:
                 if self._plain:
                     sent = self._sock.sendmsg(pieces[at : at + _PIECES])
                 else:
-                    sent = self._sock.send(pieces[at])
+                    with self._using:
+                        sent = self._sock.send(pieces[at])
             except (BlockingIOError, ssl.SSLWantWriteError):
                 self._wait(seconds, select.POLLOUT)
                 continue
@@ -118,8 +125,13 @@ class Wire:
         at = 0
         while at < nbytes:
             try:
-                got = self._sock.recv_into(view[at:])
+                if self._plain:
+                    got = self._sock.recv_into(view[at:])
+                else:
+                    with self._using:
+                        got = self._sock.recv_into(view[at:])
             except (BlockingIOError, ssl.SSLWantReadError):
+                self._wake_at(nbytes - at)
                 self._wait(seconds, select.POLLIN)
                 continue
             except ssl.SSLWantWriteError:
@@ -128,6 +140,16 @@ class Wire:
             if not got:
                 raise EOFError(f"{self.name} ended the connection")
             at += got
+
+    def _wake_at(self, missing: int) -> None:
+        """Be woken when much of what is missing has arrived, and not by every packet."""
+        if self._sock.family == socket.AF_UNIX:
+            return
+        # (some of it may be in TLS's hands already: what is waited for has to be less than what will come)
+        least = max(1, min(_AT_ONCE, missing - _RECORD))
+        if least != self._least:
+            self._least = least
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
 
     def _wait(self, seconds: float | None, events: int) -> None:
         poll = select.poll()

@@ -27,7 +27,7 @@ from headrace.engine.board import Claim
 from headrace.engine.link import Link
 from headrace.engine.task import RecipeTask
 from headrace.planning import Spent
-from headrace.planning.helping import Help, choose
+from headrace.planning.helping import Help, Yielding, choose
 from headrace.planning.pacing import Pace
 
 _CONNECT = 5.0
@@ -38,6 +38,8 @@ _PATIENCE = 10.0
 _TIMES = 20.0
 _AGAIN = 5.0
 """Seconds after which a helper that failed is tried again."""
+_LATELY = 1.0
+"""Seconds for which help is taken to be wanted still, and for which workers leave orders alone unless told again."""
 _POLL, _IDLE = 0.004, 0.1
 """Seconds between looks at the board: where somebody could help, and where nobody is there to."""
 _FIRST, _MOST = 4 << 20, 256 << 20
@@ -105,6 +107,10 @@ class Agent:
         self._in_flight = 0
         self._stopped = False
         self._help = Help(assistance.workers)
+        self._yielding, self._yields, self._told = Yielding(), False, 0.0
+        self._looked = 0.0
+        self._wanted = 0.0
+        """When help was last wanted."""
         self._row = sum(one.nbytes for one in self._layout.fields)
 
     def on_command(self, command: Command) -> None:
@@ -123,17 +129,32 @@ class Agent:
                 self._make(*order)
                 continue
             line = self._free_line()
-            if line is None or not self._help.wanted(self._link.board.backlog()):
+            yields = self._decide()
+            if line is None or not (yields or self._help.wanted(self._link.board.backlog())):
                 with self._changed:
                     self._changed.wait(_POLL if self._lines else _IDLE)
                 continue
             claim = self._link.board.claim(self._link.claimer)
             if claim is not None:
                 self._entrust(line, claim)
+        self._link.board.leave_orders(0.0)
         for line in list(self._lines.values()):
             if line.wire is not None:
                 line.wire.shut()
         self._stages.close()
+
+    def _decide(self) -> bool:
+        """Whether this rank's workers leave all orders to helpers, just now."""
+        board, now = self._link.board, time.monotonic()
+        helped = any(one.ready for one in self._lines.values())
+        wanted = self._help.wanted(board.backlog()) or now - self._wanted < _LATELY
+        if wanted and self._help.wanted(board.backlog()):
+            self._wanted = now
+        yields = self._yielding.look(now, board.claimed, wanted=wanted, helped=helped)
+        if yields != self._yields or (yields and now > self._told + _LATELY / 2):
+            board.leave_orders(_LATELY if yields else 0.0)
+            self._yields, self._told = yields, now
+        return yields
 
     # -- orders ----------------------------------------------------------------------------------------------------
 
@@ -192,10 +213,13 @@ class Agent:
 
     def _look_around(self) -> None:
         """Connect to helpers that have come; wait no more for those that are gone or do not answer."""
+        now = time.monotonic()
+        if now < self._looked + _IDLE:
+            return
+        self._looked = now
         members = self._members()
         if members is None:
             return
-        now = time.monotonic()
         wanted: dict[str, tuple[Node, Helper]] = {}
         for node in members.view.nodes:
             if node.id != members.node:

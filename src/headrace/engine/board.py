@@ -17,6 +17,7 @@ import fcntl
 import os
 import select
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing import reduction
@@ -27,7 +28,7 @@ import numpy as np
 from headrace.cache.arena import Arena
 
 CAPACITY = 4096
-_HEAD, _TAIL, _END = range(3)
+_HEAD, _TAIL, _END, _LEFT = range(4)
 _HEADER = 8
 RANGES = 256
 """Ranges that can be listed."""
@@ -165,6 +166,21 @@ class Board:
     def backlog(self) -> int:
         """Orders that nobody has claimed, about."""
         return max(0, int(self._header[_TAIL]) - int(self._header[_HEAD]))
+
+    @property
+    def claimed(self) -> int:
+        """Orders that were ever claimed."""
+        return int(self._header[_HEAD])
+
+    def leave_orders(self, seconds: float) -> None:
+        """Have workers leave orders to the one who calls, for so long."""
+        self._header[_LEFT] = time.monotonic_ns() + int(seconds * 1e9) if seconds > 0 else 0
+
+    @property
+    def left(self) -> bool:
+        """Whether orders are to be left to somebody else."""
+        until = int(self._header[_LEFT])
+        return until > 0 and time.monotonic_ns() < until
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until something may be there to claim; False if nothing was for ``timeout`` seconds."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable
 
 from headrace.cache.arena import Arena
@@ -17,6 +18,8 @@ LARGEST = 64 * 1024
 """Bytes of one message; larger things go through the arena."""
 
 _PARENT_CHECK = 2.0
+_LEFT = 0.02
+"""Seconds between looks whether orders are still to be left to others."""
 
 
 class Link:
@@ -89,6 +92,11 @@ class Link:
             if self.stopped:
                 self.board.wake(1)  # pass the wake-up on to the next thread or worker that has to stop
                 return None
+            if self.board.left:
+                while self.board.left and not self.stopped:
+                    time.sleep(_LEFT)
+                self.board.wake(1)  # (the order may still be there)
+                continue
             claim = self.board.claim(self.claimer)
             if claim is not None:
                 return claim

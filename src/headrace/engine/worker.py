@@ -151,7 +151,8 @@ def worker_main(link: Link, portable: Portable, close: Sequence[int]) -> None:
     inbox = _Inbox()
     link.watch(inbox.on_command)  # before user code runs: a host that is gone ends this worker even then
     try:
-        _step_back()
+        if link.worker != AGENT:  # (which has little to do, and others wait for it)
+            _step_back()
         runner = portable.task.start(link)
     except BaseException as error:
         link.send(Failed(RemoteError(error, f"in DataLoader worker process {link.worker}").dumps()))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_AHEAD = 2
-"""Orders that a helper has at a time: one that it makes, and one to go on with."""
+_AHEAD = 3
+"""Orders that a helper has at a time: those that it makes, and one to go on with."""
 
 
 class Help:
@@ -31,6 +31,57 @@ class Help:
     def wanted(self, backlog: int) -> bool:
         """Whether one of so many orders that nobody has claimed should be made elsewhere."""
         return backlog > max(self._orders, self._workers)
+
+
+class Yielding:
+    """Whether a rank's own workers had better leave all orders to others, for a while. Found by trying: what a worker
+    takes from the loop, and from who receives rows, no model knows.
+
+    While help is wanted, both ways are tried in turn, and the one that had more orders claimed is kept for longer and
+    longer, until the other is tried again.
+    """
+
+    _TRIAL, _SETTLING, _LONGEST = 1.5, 0.5, 24.0
+    _BETTER = 1.05
+
+    def __init__(self) -> None:
+        self.yields = False
+        self._kept, self._rate = False, 0.0
+        """The way that is the better one, as far as is known, and orders a second that way."""
+        self._begun = self._until = 0.0
+        self._counted: tuple[float, int] | None = None
+        self._stay = self._TRIAL
+
+    def look(self, now: float, claimed: int, *, wanted: bool, helped: bool) -> bool:
+        """``claimed``: orders that were ever claimed; ``wanted``: more of them wait than should; ``helped``: others
+        are there to make them. Whether workers leave orders alone from now on."""
+        if not helped or not (wanted or self.yields):
+            self._start(now, yields=False)
+            self._kept, self._stay = False, self._TRIAL
+            return False
+        if self._counted is None and now - self._begun >= self._SETTLING:
+            self._counted = now, claimed
+        if now < self._until or self._counted is None:
+            return self.yields
+        since, before = self._counted
+        if now - since < self._SETTLING:
+            return self.yields
+        rate = (claimed - before) / (now - since)
+        if self.yields == self._kept:
+            self._rate = rate
+            self._start(now, yields=not self.yields)
+        elif rate > self._BETTER * self._rate:
+            self._kept, self._rate, self._stay = self.yields, rate, self._TRIAL
+            self._start(now, yields=self._kept, seconds=self._stay)
+        else:
+            # The other way is tried again after a time that grows.
+            self._stay = min(self._LONGEST, 2 * self._stay)
+            self._start(now, yields=self._kept, seconds=self._stay)
+        return self.yields
+
+    def _start(self, now: float, *, yields: bool, seconds: float = 0.0) -> None:
+        self.yields, self._begun, self._counted = yields, now, None
+        self._until = now + max(seconds, self._TRIAL)
 
 
 def choose(helpers: Sequence[tuple[int, float]]) -> int | None:

@@ -1,0 +1,1 @@
+"""Several nodes on one machine: a cluster against loaders that each node runs for itself."""

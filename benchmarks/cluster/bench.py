@@ -1,0 +1,275 @@
+"""Four nodes, storage and limited cables on one machine: headrace's cluster against loaders that each node has.
+
+Started by ``make bench-cluster``; needs root for network namespaces.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bucket.network import NoNetwork, inside
+from benchmarks.cluster.network import Lan
+from benchmarks.cluster.ray_nodes import RayNodes
+from benchmarks.cluster.storage import Storage
+from benchmarks.common.photos import PhotosUnavailable, make_photos
+from benchmarks.common.progress import say
+from benchmarks.common.report import Target, header, publish, table, target
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NODES = 4
+RANK_CPUS = 0.3
+"""CPUs of a rank whose node has none left: for its loop, and for taking rows in."""
+Run = dict[str, Any]
+
+
+class ClusterBench:
+    """All runs, round by round."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.quick: bool = args.quick
+        self.photos: int = args.photos or (400 if args.quick else 1000)
+        self.rounds: int = args.rounds or (1 if args.quick else 3)
+        self.storage_rate: str = args.storage_rate
+        self.node_rate: str = args.node_rate
+        self.only: list[str] = args.only
+        self.found: dict[str, list[Run]] = {}
+
+    def main(self) -> None:
+        """Measure and report."""
+        try:
+            folder = make_photos(REPOSITORY / ".data", self.photos)
+            lan = Lan(NODES)
+        except (PhotosUnavailable, NoNetwork) as error:
+            print(f"Nothing was measured. {error}", file=sys.stderr)
+            return
+        storage = ray = None
+        try:
+            storage = Storage(lan.storage, REPOSITORY / ".data" / "cluster-storage", folder.resolve())
+            ray = RayNodes(lan)
+            self.nbytes = sum(path.stat().st_size for path in folder.rglob("*.jpg"))
+            for number in range(self.rounds):
+                for name in ("torch", "ray", "alone", "headrace"):
+                    if not self.only or name in self.only:
+                        self.shared_data(lan, ray, name)
+                if not self.only or "starved" in self.only:
+                    self.starved(lan, ray)
+                say(f"round {number + 1} of {self.rounds} is over")
+        finally:
+            if ray is not None:
+                ray.close()
+            if storage is not None:
+                storage.close()
+            lan.close()
+        self.report()
+
+    def note(self, name: str, run: Run | None) -> None:
+        """Keep what a run found."""
+        if run is not None:
+            self.found.setdefault(name, []).append(run)
+            shown = ", ".join(f"{key} {value:,.1f}" for key, value in run.items() if isinstance(value, float))
+            say(f"{name}: {shown}")
+
+    # -- one dataset, a job on each node -----------------------------------------------------------------------------
+
+    def shared_data(self, lan: Lan, ray: RayNodes, name: str) -> None:
+        """A job on each node over the same photos, behind a cable of storage's that is short."""
+        lan.limit(lan.storage, self.storage_rate)
+        for node in lan.nodes:
+            lan.limit(node, self.node_rate)
+        if name == "headrace":
+            ray.command("start", "--memory", "256MiB", "--cpus", "0")
+        try:
+            before = [lan.moved(one)[1 if one == lan.storage else 0] for one in (lan.storage, *lan.nodes)]
+            cpu = busy()
+            ranks = self.ranks(lan, ray, name, range(NODES), epochs=3)
+            cpu = busy() - cpu
+            after = [lan.moved(one)[1 if one == lan.storage else 0] for one in (lan.storage, *lan.nodes)]
+            if ranks is None:
+                return
+            fetched = 0.0
+            if name == "headrace":
+                told = json.loads(ray.command("status", "--json"))
+                fetched = float(sum(one["fetched_bytes"] for one in told)) / self.nbytes
+            images = sum(epoch["images"] for rank in ranks for epoch in rank["epochs"])
+            run: Run = {
+                "first": sum(rank["epochs"][0]["images"] / rank["epochs"][0]["seconds"] for rank in ranks),
+                "later": sum(
+                    statistics.mean(one["images"] / one["seconds"] for one in rank["epochs"][1:])
+                    for rank in ranks
+                ),
+                "storage_mb": (after[0] - before[0]) / 1e6,
+                "storage_reads": fetched,
+                "node_mb": statistics.mean(
+                    (now - then) / 1e6 for now, then in zip(after[1:], before[1:], strict=True)
+                ),
+                "cpu_s_per_1000": 1000 * cpu / images,
+                "whole": all(epoch["images"] == self.photos for rank in ranks for epoch in rank["epochs"]),
+            }
+            self.note(name, run)
+        finally:
+            if name == "headrace":
+                ray.command("stop")
+
+    def ranks(
+        self, lan: Lan, ray: RayNodes, name: str, nodes: Any, *, epochs: int, workers: int = 1,
+        cgroup: str = "", more: dict[str, str] | None = None,
+    ) -> list[Run] | None:  # fmt: skip
+        """Jobs on some nodes, at the same time; None: one of them failed."""
+        with tempfile.TemporaryDirectory(prefix="hr-cluster-") as meeting:
+            processes = []
+            for node in nodes:
+                command = [
+                    *inside(lan.nodes[node]), sys.executable, "-m", "benchmarks.cluster.job", name, "--workers",
+                    str(workers), "--epochs", str(epochs), "--meet", meeting, "--ranks", str(len(list(nodes))),
+                    "--name", str(node),
+                ]  # fmt: skip
+                processes.append(
+                    subprocess.Popen(
+                        command,
+                        stdout=subprocess.PIPE,
+                        stderr=subprocess.PIPE,
+                        text=True,
+                        env={**ray.environment(node), **(more or {})},
+                        preexec_fn=(lambda: _enter(cgroup)) if cgroup else None,
+                    )
+                )
+            out = []
+            for process in processes:
+                try:
+                    said, error = process.communicate(timeout=600)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    said, error = process.communicate()
+                if process.returncode or not said:
+                    say(f"{name}: {error.strip().splitlines()[-1] if error.strip() else process.returncode}")
+                else:
+                    out.append(json.loads(said.splitlines()[-1]))
+            return out if len(out) == len(processes) else None
+
+    # -- a rank whose node has no CPU left ---------------------------------------------------------------------------
+
+    def starved(self, lan: Lan, ray: RayNodes) -> None:
+        """What a rank gets whose node has hardly any CPU: by itself, with helpers, and what idle nodes could do."""
+        for one in (lan.storage, *lan.nodes):
+            lan.limit(one, None)
+        try:
+            cgroup = _make_cgroup("rank", RANK_CPUS)
+            # (all nodes are one machine: what the rank has is not the others')
+            rest = _make_cgroup("rest", (os.cpu_count() or 1) - RANK_CPUS)
+        except OSError as error:
+            say(f"no CPU can be taken from a rank here ({error}); it is not measured what helpers give")
+            return
+        rates: dict[str, float] = {}
+        for name, cpus, place in (
+            ("idle node", "0", rest),
+            ("no help", "0", cgroup),
+            ("helped", "1", cgroup),
+        ):
+            ray.command("start", "--memory", "256MiB", "--cpus", cpus)
+            try:
+                ranks = self.ranks(
+                    lan, ray, "headrace", [0], epochs=4, workers=2 if name == "idle node" else 1, cgroup=place
+                )
+            finally:
+                ray.command("stop")
+            if ranks is None:
+                return
+            rates[name] = statistics.mean(one["images"] / one["seconds"] for one in ranks[0]["epochs"][1:])
+            if name == "helped":
+                say(next((row for row in ranks[0]["stats"].splitlines() if row.startswith("cluster")), ""))
+        self.note("starved", {**rates, "ratio": rates["helped"] / rates["idle node"]})
+
+    # -- what came of it --------------------------------------------------------------------------------------
+
+    def report(self) -> None:
+        """Tables and targets."""
+        rows = [["", "first epoch", "later", "storage MB", "a node's MB", "CPU s per 1000"]]
+        for name in ("torch", "ray", "alone", "headrace"):
+            runs = self.found.get(name, [])
+            if runs:
+                cells = ["first", "later", "storage_mb", "node_mb", "cpu_s_per_1000"]
+                rows.append(
+                    [name, *(f"{statistics.median(run[cell] for run in runs):,.2f}" for cell in cells)]
+                )
+        print(f"\nimages/s over {NODES} ranks, storage behind {self.storage_rate}\n\n{table(rows)}")
+        result = {
+            **header("cluster", self.quick),
+            "photos": self.photos,
+            "nodes": NODES,
+            "storage_rate": self.storage_rate,
+            "node_rate": self.node_rate,
+            "runs": self.found,
+        }
+        publish("cluster", self.quick, result, self.targets())
+
+    def targets(self) -> list[Target]:
+        """What headrace promises, round by round."""
+        mine = self.found.get("headrace", [])
+        others = [self.found[name] for name in ("torch", "ray") if name in self.found]
+        return [
+            target(
+                "storage read by the cluster in three epochs, over the dataset",
+                [run["storage_reads"] for run in mine], "<=", 1.02,
+            ),
+            target(
+                "first epoch, images/s over the best of the others",
+                [run["first"] / max(runs[at]["first"] for runs in others) for at, run in enumerate(mine) if others],
+                ">=", 2,
+            ),
+            target(
+                "later epochs, the same",
+                [run["later"] / max(runs[at]["later"] for runs in others) for at, run in enumerate(mine) if others],
+                ">=", 2,
+            ),
+            target(
+                "a rank without CPUs, over what idle nodes can prepare",
+                [run["ratio"] for run in self.found.get("starved", [])], ">=", 0.9,
+            ),
+        ]  # fmt: skip
+
+
+def busy() -> float:
+    """CPU seconds of this machine that were used so far."""
+    with open("/proc/stat") as file:
+        fields = [int(one) for one in file.readline().split()[1:]]
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def _make_cgroup(name: str, cpus: float) -> str:
+    """A control group that gets so much of the CPUs. (Of the first version, which this benchmark was made on.)"""
+    place = Path(f"/sys/fs/cgroup/cpu/headrace-bench-{name}")
+    place.mkdir(exist_ok=True)
+    (place / "cpu.cfs_period_us").write_text("20000")
+    (place / "cpu.cfs_quota_us").write_text(str(int(20000 * cpus)))
+    return str(place)
+
+
+def _enter(cgroup: str) -> None:
+    Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(prog="make bench-cluster", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one round of few photos")
+    parser.add_argument("--photos", type=int)
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--storage-rate", default="80mbit")
+    parser.add_argument("--node-rate", default="1gbit")
+    parser.add_argument("--only", action="append", default=[], help="some of the runs")
+    begun = time.monotonic()
+    ClusterBench(parser.parse_args()).main()
+    say(f"took {time.monotonic() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""One rank of the benchmark: some epochs over the photos in the bucket; prints what each took, as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import resource
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SIZE, BATCH = 160, 32
+
+
+def headrace(share: bool | str, workers: int) -> Iterator[Any]:
+    """headrace's loader; epochs, one after the other."""
+    import headrace as hr
+
+    recipe = hr.Recipe(
+        source=hr.folder("s3://photos/train"),
+        decode=hr.image.decode(),
+        augment=[hr.image.random_resized_crop(SIZE), hr.image.horizontal_flip()],
+    )
+    # (the cache of one machine would hide what the cluster does: it is made too small for anything)
+    options: dict[str, Any] = {"cache": 0} if share is False else {"cache": "1MiB", "sampling": "uniform"}
+    loader = hr.DataLoader(
+        recipe, batch_size=BATCH, shuffle=True, num_workers=workers, share=share, **options
+    )
+    while True:
+        yield loader
+
+
+class Objects:
+    """A torch dataset of the bucket's objects: those of a batch are read at once, by obstore."""
+
+    def __init__(self) -> None:
+        import obstore
+
+        found = [one["path"] for page in obstore.list(self.open(), prefix="train/") for one in page]
+        self.keys = sorted(found)
+        self.store: Any = None
+        self.owner = 0
+
+    @staticmethod
+    def open() -> Any:
+        """The bucket."""
+        from obstore.store import S3Store
+
+        return S3Store("photos", client_options={"allow_http": True})
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        """What DataLoader calls with the indices of a batch."""
+        import obstore
+        import torch
+        from benchmarks.bucket.contenders.work import prepare
+
+        if self.owner != os.getpid():
+            self.store, self.owner = self.open(), os.getpid()
+
+        async def one(key: str) -> bytes:
+            got = await obstore.get_async(self.store, key)
+            return bytes(await got.bytes_async())
+
+        async def read() -> list[bytes]:
+            return await asyncio.gather(*(one(self.keys[index]) for index in indices))
+
+        return [
+            (prepare(blob, SIZE), torch.tensor(index))
+            for index, blob in zip(indices, asyncio.run(read()), strict=True)
+        ]
+
+
+def torch_obstore(workers: int) -> Iterator[Any]:
+    """torch's loader over the bucket."""
+    from benchmarks.bucket.contenders.work import start_worker
+    from torch.utils.data import DataLoader
+
+    objects: Any = Objects()
+    loader = DataLoader(
+        objects, batch_size=BATCH, shuffle=True, num_workers=workers, persistent_workers=True,
+        worker_init_fn=start_worker, multiprocessing_context="spawn",
+    )  # fmt: skip
+    while True:
+        yield loader
+
+
+def ray_data(_: int) -> Iterator[Any]:
+    """Ray Data: objects read and prepared by tasks, wherever Ray puts them; shuffled by files."""
+    import pyarrow.fs
+    import ray
+    from benchmarks.bucket.contenders.work import prepare
+
+    ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level="ERROR")
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    files = pyarrow.fs.S3FileSystem(
+        endpoint_override=os.environ["AWS_ENDPOINT_URL"].removeprefix("http://"), scheme="http"
+    )
+
+    def make(row: dict[str, Any]) -> dict[str, Any]:
+        return {"image": prepare(row["bytes"], SIZE).numpy()}
+
+    while True:
+        found = ray.data.read_binary_files("photos/train/", filesystem=files, shuffle="files").map(make)
+        yield found.iter_torch_batches(batch_size=BATCH)
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("loader", choices=["headrace", "alone", "torch", "ray"])
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--meet", default="", help="a folder in which ranks meet before each epoch")
+    parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--name", default="0")
+    options = parser.parse_args()
+    loaders = {
+        "headrace": lambda: headrace("ray", options.workers),
+        "alone": lambda: headrace(False, options.workers),
+        "torch": lambda: torch_obstore(options.workers),
+        "ray": lambda: ray_data(options.workers),
+    }
+    epochs, out = loaders[options.loader](), []
+    for epoch in range(options.epochs):
+        batches = next(epochs)
+        _meet(options, f"begin{epoch}")
+        begun, images, waits = time.perf_counter(), 0, []
+        iterator = iter(batches)
+        while True:
+            asked = time.perf_counter()
+            batch = next(iterator, None)
+            if batch is None:
+                break
+            waits.append(time.perf_counter() - asked)
+            images += len(batch["image"] if isinstance(batch, dict) else batch[0])
+        seconds = time.perf_counter() - begun
+        out.append({"images": images, "seconds": seconds, "waits": waits[4:]})
+        _meet(options, f"end{epoch}")
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    stats = str(batches.stats()) if options.loader in ("headrace", "alone") else ""
+    print(json.dumps({"epochs": out, "cpu": used.ru_utime + used.ru_stime, "stats": stats}), flush=True)
+    os._exit(0)
+
+
+def _meet(options: argparse.Namespace, what: str) -> None:
+    """Wait for the other ranks."""
+    if not options.meet:
+        return
+    folder = Path(options.meet)
+    (folder / f"{what}-{options.name}").touch()
+    until = time.monotonic() + 600
+    while len(list(folder.glob(f"{what}-*"))) < options.ranks and time.monotonic() < until:
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main()

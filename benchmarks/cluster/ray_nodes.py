@@ -1,0 +1,110 @@
+"""A real Ray cluster across the namespaces, and a headrace cluster on it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from benchmarks.bucket.network import inside
+from benchmarks.cluster import storage
+from benchmarks.cluster.network import Lan, address
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PORT = 6379
+
+
+class RayNodes:
+    """One raylet in each node's namespace; the first is the head."""
+
+    def __init__(self, lan: Lan, cpus: int = 1) -> None:
+        self.lan = lan
+        self.address = f"{address(0)}:{PORT}"
+        self._place = Path(tempfile.mkdtemp(prefix="hrc-", dir="/tmp"))
+        self._processes: list[subprocess.Popen[bytes]] = []
+        subprocess.run(
+            [sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"],
+            capture_output=True, env=self._base(),
+        )  # fmt: skip
+        for node, name in enumerate(lan.nodes):
+            where = (
+                ["--head", f"--port={PORT}", "--include-dashboard=false"]
+                if not node
+                else [f"--address={self.address}"]
+            )
+            command = [
+                *inside(name), sys.executable, "-m", "ray.scripts.scripts", "start", *where, "--block",
+                f"--node-ip-address={address(node)}", f"--num-cpus={cpus}", "--object-store-memory=100000000",
+                "--disable-usage-stats", *([f"--temp-dir={self._place / 'ray'}"] if not node else []),
+            ]  # fmt: skip
+            with open(self._place / f"ray{node}.log", "wb") as log:
+                self._processes.append(
+                    subprocess.Popen(
+                        command, stdout=log, stderr=log, env=self.environment(node), start_new_session=True
+                    )
+                )
+            self._wait(node)
+
+    def _wait(self, node: int) -> None:
+        until, path = time.monotonic() + 90, self._place / f"ray{node}.log"
+        while "Ray runtime started" not in path.read_text():
+            if time.monotonic() > until or self._processes[-1].poll() is not None:
+                raise RuntimeError(f"Ray does not start on node {node}: {path.read_text()[-600:]}")
+            time.sleep(0.1)
+
+    def _base(self) -> dict[str, str]:
+        paths = [str(REPOSITORY), str(REPOSITORY / "src")]
+        return {
+            **os.environ,
+            **storage.environment(),
+            "PYTHONPATH": os.pathsep.join(paths),
+            "HEADRACE_RECORD": "0",
+            "HEADRACE_PROFILES": "0",
+            "RAY_AUTH_MODE": "token",
+            "RAY_ADDRESS": self.address,
+            "RAY_DEDUP_LOGS": "0",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+
+    def environment(self, node: int) -> dict[str, str]:
+        """Of what runs on a node."""
+        runtime = self._place / f"n{node}"
+        runtime.mkdir(mode=0o700, exist_ok=True)
+        return {
+            **self._base(),
+            "HEADRACE_RUNTIME_DIR": str(runtime),
+            "XDG_CACHE_HOME": str(self._place / f"c{node}"),
+        }
+
+    def command(self, *words: str) -> str:
+        """``headrace cluster ...`` on the first node; what it says."""
+        command = [*inside(self.lan.nodes[0]), sys.executable, "-m", "headrace.cli", "cluster", *words]
+        done = subprocess.run(
+            [*command, "--address", self.address],
+            env=self.environment(0),
+            capture_output=True,
+            text=True,
+            timeout=180,
+        )
+        if done.returncode:
+            raise RuntimeError(
+                f"headrace cluster {' '.join(words)}: {done.stderr[-800:]}{done.stdout[-400:]}"
+            )
+        return done.stdout
+
+    def close(self) -> None:
+        """End all of it."""
+        for process in self._processes:
+            process.kill()
+        for name in self.lan.nodes:
+            pids = subprocess.run(
+                ["ip", "netns", "pids", name], capture_output=True, text=True
+            ).stdout.split()
+            subprocess.run(["kill", "-9", *pids], capture_output=True)
+        for process in self._processes:
+            process.wait()
+        shutil.rmtree(self._place, ignore_errors=True)

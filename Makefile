@@ -114,6 +114,7 @@ bench-bucket:  ## photos in an S3 bucket behind a limited cable, against those w
 	PYTHON=$(PYTHON) benchmarks/bucket/run $(if $(QUICK),--quick)
 
 bench-cluster: $(VENV)/.installed  ## four nodes in network namespaces, Ray across them, storage behind a short cable (QUICK=1; needs root)
+	$(PIP) install 'ray[data,train]>=2.40'
 	PYTHONPATH=. $(BIN)/python -m benchmarks.cluster.bench $(if $(QUICK),--quick)
 
 bench-gpu: $(VENV)/.installed  ## training on a GPU beside batches that are in its memory already (QUICK=1; needs CUDA)

@@ -28,6 +28,8 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NODES = 4
 RANK_CPUS = 0.3
 """CPUs of a rank whose node has none left: for its loop, and for taking rows in."""
+_PATIENCE, _PATIENCE_QUICK = 600.0, 100.0
+"""Seconds after which jobs that are not done are given up."""
 Run = dict[str, Any]
 
 
@@ -142,10 +144,10 @@ class ClusterBench:
                         preexec_fn=(lambda: _enter(cgroup)) if cgroup else None,
                     )
                 )
-            out = []
+            out, until = [], time.monotonic() + (_PATIENCE_QUICK if self.quick else _PATIENCE)
             for process in processes:
                 try:
-                    said, error = process.communicate(timeout=600)
+                    said, error = process.communicate(timeout=max(1.0, until - time.monotonic()))
                 except subprocess.TimeoutExpired:
                     process.kill()
                     said, error = process.communicate()

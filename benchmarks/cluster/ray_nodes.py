@@ -21,7 +21,7 @@ PORT = 6379
 class RayNodes:
     """One raylet in each node's namespace; the first is the head."""
 
-    def __init__(self, lan: Lan, cpus: int = 1) -> None:
+    def __init__(self, lan: Lan, cpus: int = 2) -> None:
         self.lan = lan
         self.address = f"{address(0)}:{PORT}"
         self._place = Path(tempfile.mkdtemp(prefix="hrc-", dir="/tmp"))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     )
     from headrace.core.forms import Form
     from headrace.datastore import stored
-    from headrace.loader import DataLoader, Disk, Stats
+    from headrace.loader import DataLoader, Disk, Redis, Stats
     from headrace.recipes import Recipe, deterministic, fields, views
     from headrace.sources import files, folder, hf, shards, table
 
@@ -56,6 +56,7 @@ __all__ = [
     "OptionError",
     "OutOfSharedMemory",
     "Recipe",
+    "Redis",
     "SampleError",
     "StateError",
     "Stats",
@@ -80,6 +81,7 @@ __all__ = [
 _HOMES = {
     "DataLoader": "loader",
     "Disk": "loader",
+    "Redis": "loader",
     "Form": "core.forms",
     "Recipe": "recipes",
     "Stats": "loader",

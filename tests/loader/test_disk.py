@@ -284,7 +284,7 @@ def test_a_folder_that_is_taken_away_costs_a_warning(tmp_path: Path) -> None:
     loader = make(recipe(40), hr.Disk("16MiB", tmp_path / "disk", "encoded"), num_workers=0)
     (tmp_path / "disk").rmdir()
     (tmp_path / "disk").write_text("a file in its place")
-    with loader, pytest.warns(UserWarning, match="the disk tier .* is not used"):
+    with loader, pytest.warns(UserWarning, match="the tier .* is not used"):
         assert sorted(flat(targets(loader))) == list(range(40))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.cache import extents
-from headrace.cache.disk import DiskTier, OpenDisk
+from headrace.cache.keyed import KeyTier, OpenTier
 from headrace.core.forms import Form
 from headrace.sources.identity import identities_of
 from headrace.sources.source import Source
@@ -33,7 +33,7 @@ _AGAIN = 60.0
 class DiskUse:
     """How a job uses a disk tier. It travels to workers."""
 
-    tier: DiskTier
+    tier: KeyTier
     encoded: bool
     """Whether encoded samples are kept there."""
     decoded: float
@@ -50,7 +50,7 @@ class DiskStage:
     def __init__(self, use: DiskUse, source: Source) -> None:
         self._use, self._source = use, source
         self._opening = threading.Lock()
-        self._opened: tuple[int, OpenDisk | None] = (0, None)
+        self._opened: tuple[int, OpenTier | None] = (0, None)
         self._again, self._said = math.inf, False
         self._below = int(use.decoded * (1 << 32))
         self._seen, self._bytes = 0, 0
@@ -60,7 +60,7 @@ class DiskStage:
         """Whether encoded samples are kept: those can be copied before they are needed."""
         return self._use.encoded
 
-    def _disk(self) -> OpenDisk | None:
+    def _disk(self) -> OpenTier | None:
         """The tier, for this process; None where it cannot be had: that is no reason to stop."""
         if self._is_to_open:
             with self._opening:
@@ -82,7 +82,7 @@ class DiskStage:
     def _complain(self, error: OSError) -> None:
         said, self._said = self._said, True
         if not said:
-            warnings.warn(f"the disk tier {self._use.tier.path!r} is not used: {error}", stacklevel=3)
+            warnings.warn(f"the tier {self._use.tier.path!r} is not used: {error}", stacklevel=3)
 
     def close(self) -> None:
         """No more of it is needed here."""
@@ -109,7 +109,7 @@ class DiskStage:
 
     def _look(
         self,
-        disk: OpenDisk,
+        disk: OpenTier,
         form: Form,
         names: Sequence[bytes],
         rows: Iterable[int],

@@ -10,7 +10,7 @@ except ImportError as error:
     raise MissingExtra("torch", "torch", "headrace.DataLoader") from error
 
 from headrace.loader.dataloader import DataLoader
-from headrace.loader.disk_tier import Disk
+from headrace.loader.disk_tier import Disk, Redis
 from headrace.loader.stats import Stats
 
-__all__ = ["DataLoader", "Disk", "Stats"]
+__all__ = ["DataLoader", "Disk", "Redis", "Stats"]

@@ -12,7 +12,7 @@ import torch
 from torch.utils import data as torch_data
 
 from headrace.core.errors import BadSample, LoaderClosed, OptionError, StateError
-from headrace.loader.disk_tier import Disk
+from headrace.loader.disk_tier import Disk, Redis
 from headrace.loader.epochs import Begun, Epochs, turn
 from headrace.loader.iterator import EpochIterator
 from headrace.loader.options import Chosen, count_workers, place
@@ -41,6 +41,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
     - ``cache``: memory for prepared samples: bytes, ``"8GiB"``, or a share of RAM (``0.25``, ``"25%"``).
     - ``disk``: room for samples on a local disk, below the cache: bytes, ``"200GiB"``, a share of the file system, or
       a ``headrace.Disk``. It outlasts the job, and all jobs of this user and machine share it (docs/disk.md).
+    - ``tier``: the same in a Redis or Valkey server, for many machines: its URL, or a ``headrace.Redis``.
     - ``split``: how the cache is divided, ``(encoded, decoded, augmented)``; by default as measurements suggest.
     - ``seed``: makes order and augmentations reproducible; with it, an epoch is a pure function of
       (seed, epoch).
@@ -90,6 +91,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         snapshot_every_n_steps: int | None = None,
         cache: int | float | str | None = None,
         disk: Disk | int | float | str | None = None,
+        tier: Redis | str | None = None,
         split: Sequence[float] | str | None = None,
         seed: int | None = None,
         rank: int | None = None,
@@ -127,6 +129,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
             {
                 "cache": cache,
                 "disk": disk,
+                "tier": tier,
                 "split": split,
                 "seed": seed,
                 "on_error": on_error,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.cache.disk import LEAST, DiskTier, read_speed
+from headrace.cache.redis_tier import RedisTier, hide_password
 from headrace.core import environment
 from headrace.core.errors import OptionError
 from headrace.core.forms import CACHEABLE, Form
@@ -22,6 +23,7 @@ from headrace.planning import Staff, decoded_share
 from headrace.recipes.recipe import Recipe
 
 FORMS = ("auto", "encoded", "decoded")
+_SCHEMES = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://")
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,31 @@ class Disk:
 
 
 @dataclass(frozen=True)
+class Redis:
+    """A tier in a Redis or Valkey server: ``DataLoader(recipe, tier=headrace.Redis("redis://host:6379", "64GiB"))``.
+
+    ``url``: ``redis://``, ``rediss://`` (TLS), ``unix://``, or ``redis+cluster://`` for a cluster of servers.
+    ``size``: bytes that samples of all jobs may take there. ``form``: what is kept, ``"encoded"`` or ``"decoded"``
+    samples.
+    """
+
+    url: str
+    size: int | float | str = "16GiB"
+    form: str = "encoded"
+
+    def __repr__(self) -> str:
+        return f"Redis({hide_password(self.url)!r}, {self.size!r}, {self.form!r})"
+
+
+@dataclass(frozen=True)
 class DiskOption:
     """The same, checked."""
 
     path: str
+    """Of a folder, or the URL of a server."""
     nbytes: int
     form: str
+    remote: bool = False
 
 
 def read_disk(disk: Any) -> DiskOption | None:
@@ -78,6 +99,27 @@ def read_disk(disk: Any) -> DiskOption | None:
     return DiskOption(path, nbytes, disk.form)
 
 
+def read_tier(tier: Any) -> DiskOption:
+    """What ``tier=`` means."""
+    if not isinstance(tier, Redis):
+        if not isinstance(tier, str):
+            raise OptionError(
+                f"tier={tier!r}: write a URL such as 'redis://host:6379', or headrace.Redis(url, size)"
+            )
+        tier = Redis(tier)
+    if not tier.url.startswith(_SCHEMES):
+        raise OptionError(
+            f"tier={hide_password(tier.url)!r}: expected a URL that begins with {', '.join(_SCHEMES[:-1])} or "
+            f"{_SCHEMES[-1]}"
+        )
+    if tier.form not in FORMS[1:]:
+        raise OptionError(f"Redis(form={tier.form!r}); choose one of {', '.join(map(repr, FORMS[1:]))}")
+    nbytes = parse_size(tier.size, total=0, option="tier")
+    if nbytes < LEAST:
+        raise OptionError(f"Redis(size={tier.size!r}): a tier has at least {show_size(LEAST)}")
+    return DiskOption(tier.url, nbytes, tier.form, remote=True)
+
+
 def use_disk(
     option: DiskOption | None, recipe: Recipe, *, cache: Mapping[Form, int], staff: Staff
 ) -> DiskUse | None:
@@ -103,6 +145,8 @@ def use_disk(
     if not encoded and not share:
         return None
     source = recipe.source
+    if option.remote:
+        return DiskUse(RedisTier(option.path, option.nbytes), encoded, share, key, len(source))
     owner = hashlib.blake2b(source.fingerprint().encode(), digest_size=16).digest()
     tier = DiskTier(option.path, option.nbytes, owner)
     return DiskUse(tier, encoded, share, key, len(source))
@@ -122,7 +166,7 @@ def _choose(option: DiskOption, recipe: Recipe, cache: Mapping[Form, int], staff
 
 def _is_beside(option: DiskOption, recipe: Recipe) -> bool:
     """Whether the samples are files of the same file system: a copy there would be no nearer."""
-    if option.form == "encoded":
+    if option.form == "encoded" or option.remote:
         return False  # as the user says
     root = getattr(recipe.source, "root", None)
     try:

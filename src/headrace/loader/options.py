@@ -14,7 +14,7 @@ from headrace.core.sizes import parse_size, show_size
 from headrace.core.sparse import PAGE
 from headrace.eviction import EVICTIONS
 from headrace.loader.device import read_device
-from headrace.loader.disk_tier import DiskOption, read_disk
+from headrace.loader.disk_tier import DiskOption, read_disk, read_tier
 from headrace.loader.place import cpus_per_rank, find_place, ranks_here
 from headrace.planning import split_budget, staff
 from headrace.sampling import SAMPLERS
@@ -45,6 +45,7 @@ class Options:
     asked_sampling: str | None = None
     """As the user gave it."""
     disk: DiskOption | None = None
+    """The tier below the cache: a folder, or a server."""
     device: str | None = None
     """Where batches are to be, as the user said it; None: the CPU."""
     gpu_decode: bool | float = False
@@ -74,6 +75,7 @@ def read_options(
     described: bool,
     cache: Any,
     disk: Any,
+    tier: Any,
     split: Sequence[float] | str | None,
     seed: int | None,
     rank: int | None,
@@ -103,6 +105,13 @@ def read_options(
         raise OptionError(
             "cache= needs a recipe: what a dataset's __getitem__ returns may be random, so it cannot be kept. "
             f"Describe the data as a headrace.Recipe to cache it (docs/recipes.md).{here}"
+        )
+    if disk is not None and tier is not None:
+        raise OptionError("disk= and tier= are both tiers below the cache; give one of them")
+    if not described and tier is not None:
+        raise OptionError(
+            "tier= needs a recipe: what a dataset's __getitem__ returns may be random, so it cannot be kept. "
+            f"Describe the data as a headrace.Recipe to keep it there (docs/recipes.md).{here}"
         )
     if not described and disk is not None:
         raise OptionError(
@@ -188,7 +197,7 @@ def read_options(
         eviction or "auto",
         given,
         asked,
-        read_disk(disk),
+        read_disk(disk) if tier is None else read_tier(tier),
         read_device(device),
         gpu_decode,
         gpu_cache,

@@ -14,6 +14,7 @@ from headrace.loader.recipe_dataset import recipe_of
 DEFAULTS: dict[str, Any] = {
     "cache": None,
     "disk": None,
+    "tier": None,
     "split": None,
     "seed": None,
     "on_error": "raise",

@@ -68,7 +68,7 @@ def complete(given: dict[str, Any], own: dict[str, Any]) -> Setup:
         carried or carried_by(*samplers),
     )
     own = {**DEFAULTS, **carried.options}
-    stored = bool(own["cache"] or own["share"] or own["disk"])
+    stored = bool(own["cache"] or own["share"] or own["disk"] or own["tier"])
     if recipe is not None:
         native = Native(recipe, carried.collate_fn or recipe.collate)
         dataset = RecipeDataset(recipe, carried)

@@ -173,8 +173,9 @@ class Stats(msgspec.Struct, frozen=True):
                     f"{show_size(form.budget)}, {form.hits} hits"
                 )
         if self.disk is not None:
+            kind = "tier" if "://" in self.disk.path else "disk"
             lines.append(
-                f"disk        {self.disk.hits} samples, {show_size(self.disk.bytes)} from {self.disk.path} "
+                f"{kind:<12}{self.disk.hits} samples, {show_size(self.disk.bytes)} from {self.disk.path} "
                 f"(at most {show_size(self.disk.budget)})"
             )
         if self.pool is not None:

@@ -1,0 +1,177 @@
+"""What holds for every tier by key: a folder on disk, a server, a cluster of servers."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from headrace.cache.disk import DiskTier
+from headrace.cache.keyed import KeyTier
+from headrace.cache.redis_tier import RedisTier, hide_password
+from tests.cache.valkey import Valkey, free_port
+
+BUDGET = 16 << 20
+Make = Callable[[int], KeyTier]
+
+
+def key(number: int) -> bytes:
+    return hashlib.blake2b(str(number).encode(), digest_size=16).digest()
+
+
+def clustered(folder: Path) -> Valkey:
+    """A cluster of one server that has all slots."""
+    made = Valkey(folder, "--cluster-enabled", "yes", "--cluster-port", str(free_port()))
+    client = redis.Redis(port=made.port)
+    client.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
+    deadline = time.monotonic() + 20
+    while (
+        b"cluster_state:ok" not in client.execute_command("CLUSTER", "INFO") and time.monotonic() < deadline
+    ):
+        time.sleep(0.05)
+    client.close()
+    return made
+
+
+@pytest.fixture(params=["disk", "server", "cluster"])
+def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
+    if request.param == "disk":
+        yield lambda budget: DiskTier(str(tmp_path / "disk"), budget, bytes(16))
+        return
+    server = Valkey(tmp_path) if request.param == "server" else clustered(tmp_path)
+    url = server.url if request.param == "server" else server.url.replace("redis://", "redis+cluster://")
+    yield lambda budget: RedisTier(url, budget)
+    server.close()
+
+
+def test_what_was_kept_is_found_whole_and_nothing_else(make: Make) -> None:
+    tier = pickle.loads(pickle.dumps(make(BUDGET))).open()
+    samples = [(key(number), [bytes([number]) * 100, os.urandom(number * 50)]) for number in range(200)]
+    assert tier.get_many([one for one, _ in samples]) == [None] * 200
+    assert tier.put_many(samples) == 200
+    assert tier.put_many(samples[:50]) == 0, "nothing is kept twice"
+    found = tier.get_many([*(one for one, _ in samples), key(1000)])
+    assert [bytes(one or b"") for one in found[:-1]] == [b"".join(pieces) for _, pieces in samples]
+    assert found[-1] is None
+    assert tier.has_many([key(3), key(1000), key(199)]) == [True, False, True]
+    assert tier.has_many([]) == [] and tier.get_many([]) == [] and tier.put_many([]) == 0
+    tier.close()
+    again = make(BUDGET).open()
+    assert bytes(again.get_many([key(7)])[0] or b"") == b"".join(samples[7][1]), "it outlasts who kept it"
+    again.close()
+
+
+def test_no_more_is_kept_than_the_budget(make: Make) -> None:
+    tier = make(BUDGET).open()
+    kept = sum(tier.put_many([(key(10_000 + number), [os.urandom(1 << 20)])]) for number in range(40))
+    assert 8 <= kept <= 16
+    assert not tier.has_room
+    found = tier.get_many([key(10_000 + number) for number in range(40)])
+    assert sum(one is not None for one in found) == kept
+    tier.close()
+
+
+def test_a_child_has_connections_and_files_of_its_own(make: Make) -> None:
+    tier = make(BUDGET).open()
+    tier.put_many([(key(1), [b"one"])])
+    child = os.fork()
+    if not child:
+        try:
+            mine = make(BUDGET).open()
+            right = (
+                bytes(mine.get_many([key(1)])[0] or b"") == b"one"
+                and mine.put_many([(key(2), [b"two"])]) == 1
+            )
+            os._exit(0 if right else 1)
+        except BaseException:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert bytes(tier.get_many([key(2)])[0] or b"") == b"two"
+    tier.close()
+
+
+# -- servers ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Valkey]:
+    made = Valkey(tmp_path)
+    yield made
+    made.close()
+
+
+def test_what_was_changed_there_is_not_served(server: Valkey) -> None:
+    tier = RedisTier(server.url, BUDGET).open()
+    tier.put_many([(key(number), [b"right"]) for number in range(4)])
+    client = redis.Redis(port=server.port)
+    name = b"headrace:1:" + key(0)
+    client.set(name, (client.get(name) or b"")[:-1] + b"?")
+    client.set(b"headrace:1:" + key(1), b"")
+    client.delete(b"headrace:1:" + key(2))
+    client.lpush(b"headrace:1:" + key(9), "a list")
+    found = tier.get_many([*(key(number) for number in range(4)), key(9)])
+    assert [None if one is None else bytes(one) for one in found] == [None, None, None, b"right", None]
+    tier.close()
+
+
+@pytest.mark.parametrize("trouble", ["killed", "hangs"])
+def test_a_server_that_is_gone_is_left_alone_and_used_again(
+    server: Valkey, trouble: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.cache.redis_tier._TIMEOUT", 0.3)
+    tier = RedisTier(server.url, BUDGET).open()
+    tier.put_many([(key(1), [b"one"])])
+    server.kill() if trouble == "killed" else server.stop()
+    with pytest.warns(UserWarning, match="does not answer"):
+        assert tier.get_many([key(1)]) == [None]
+    begun = time.monotonic()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(500):
+            assert tier.get_many([key(1)]) == [None]
+            assert tier.put_many([(key(2), [b"two"])]) == 0
+            assert tier.has_many([key(1)]) == [True]
+    assert time.monotonic() - begun < 5.0, "nobody waits for it again and again"
+    server.start() if trouble == "killed" else server.go_on()
+    deadline = time.monotonic() + 20
+    while not tier.put_many([(key(3), [b"three"])]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert bytes(tier.get_many([key(3)])[0] or b"") == b"three"
+    tier.close()
+
+
+def test_a_server_without_memory_keeps_no_more(tmp_path: Path) -> None:
+    server = Valkey(tmp_path, "--maxmemory", "6mb", "--maxmemory-policy", "noeviction")
+    try:
+        tier = RedisTier(server.url, BUDGET).open()
+        tier.put_many([(key(number), [os.urandom(1 << 20)]) for number in range(12)])
+        assert not tier.has_room
+        kept = [one for one in tier.get_many([key(number) for number in range(12)]) if one is not None]
+        counted = int(redis.Redis(port=server.port).get("headrace:1:bytes") or 0)
+        assert len(kept) < 12 and counted == sum(len(one) + 4 for one in kept)
+        tier.close()
+    finally:
+        server.close()
+
+
+def test_passwords_are_not_shown(tmp_path: Path) -> None:
+    server = Valkey(tmp_path, "--requirepass", "secret")
+    try:
+        url = server.url.replace("//", "//user:wrong@")
+        assert hide_password(url) == f"redis://***@127.0.0.1:{server.port}"
+        tier = RedisTier(url, BUDGET).open()
+        with pytest.warns(UserWarning, match="does not answer") as caught:
+            assert tier.get_many([key(1)]) == [None]
+        assert "wrong" not in str(caught[0].message) and "***" in str(caught[0].message)
+        good = RedisTier(server.url.replace("//", "//default:secret@"), BUDGET).open()
+        assert good.put_many([(key(1), [b"one"])]) == 1
+        good.close()
+    finally:
+        server.close()

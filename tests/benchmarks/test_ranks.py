@@ -277,6 +277,7 @@ def measure(roots: dict[str, Path], **wanted: Any) -> dict[str, Any]:
     return run_process(command, REPOSITORY, {"PYTHONPATH": paths, "HEADRACE_RECORD": "0"}, 120)
 
 
+@pytest.mark.slow
 def test_a_run_of_two_ranks_through_all_phases(roots: dict[str, Path]) -> None:
     found = measure(
         roots,

@@ -48,7 +48,7 @@ def epochs(folder: str, count: int, seconds: float = 0.0, **options: Any) -> dic
     pool = stats.pool
     return {
         "exact": exact,
-        "pool": None if pool is None else [pool.nodes, pool.samples, pool.kept],
+        "pool": None if pool is None else [pool.nodes, pool.samples, pool.helped],
         "text": str(stats),
     }
 

@@ -110,6 +110,7 @@ def test_rows_are_the_same_bit_for_bit_wherever_they_are_made(
     assert "prepared elsewhere" in str(stats)
 
 
+@pytest.mark.slow
 def test_helpers_that_are_killed_cost_time_and_no_row(servers: Servers, photos: Path, wanted: Any) -> None:
     helpers = servers.help("n1", 2)
     servers.tell()
@@ -170,6 +171,7 @@ def test_an_agent_that_is_killed_is_replaced(servers: Servers, photos: Path, wan
         assert loader.stats().restarts == 3
 
 
+@pytest.mark.slow
 def test_bad_samples_are_named_wherever_they_are_met(servers: Servers, tmp_path: Path, photos: Path) -> None:
     folder = tmp_path / "some"
     folder.mkdir()

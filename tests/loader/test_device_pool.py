@@ -400,10 +400,12 @@ def kills(start: Any, photos: Path, count: int, *, here: bool, at_once: int = 1)
     assert wait_until(lambda: not devices(), 10), "the host lets go of what nobody reads"
 
 
+@pytest.mark.slow
 def test_jobs_that_are_killed_beside_others(start: Any, photos: Path) -> None:
     kills(start, photos, 1, here=True)
 
 
+@pytest.mark.slow
 def test_images_here_and_there(start: Any, photos: Path) -> None:
     """What is held by the device need not be cached here, and what is cached here is not decoded there."""
     process, into = start(1, split=None, cache="512KiB", gpu_cache="1MiB")

@@ -46,6 +46,7 @@ def train(rank: int, world: int, results, hold) -> None:
         hold.wait(60)
 
 
+@pytest.mark.slow
 def test_however_many_ranks_there_are_no_more_prepare_at_once_than_cpus(roster):
     results, hold, world = FORK.Queue(), FORK.Event(), 4
     ranks = [FORK.Process(target=train, args=(rank, world, results, hold)) for rank in range(world)]
@@ -213,6 +214,7 @@ def test_more_batches_are_ahead_where_single_reads_take_long(monkeypatch, fixed)
         assert most > 4 if not fixed else bridge is None
 
 
+@pytest.mark.slow
 def test_what_a_process_did_before_its_loop_is_not_taken_from_preparing(roster):
     """It may have imported much, which takes a CPU for seconds."""
     begun = time.process_time()

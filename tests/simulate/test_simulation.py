@@ -37,6 +37,7 @@ JOBS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(JOBS, min_size=1, max_size=3),

@@ -1,0 +1,1 @@
+"""Rows from one machine's memory into another's: sockets, TLS, and NIXL."""

@@ -168,7 +168,8 @@ def test_an_agent_that_is_killed_is_replaced(servers: Servers, photos: Path, wan
                 if number == 4:
                     os.kill(loader._epochs.session.host.workers[0].pid, signal.SIGKILL)
             assert epoch < 3
-        assert loader.stats().restarts == 3
+        # (a death at the very end, when all batches are there, may not be noticed any more)
+        assert loader.stats().restarts >= 2
 
 
 @pytest.mark.slow

@@ -350,6 +350,7 @@ def last(into: str) -> dict[str, Any]:
     return found[-1] if found else {}
 
 
+@pytest.mark.slow
 def test_jobs_that_share_decode_each_image_once(start: Any, photos: Path) -> None:
     first, one = start(1)
     assert wait_until(lambda: last(one).get("held", 0) == IMAGES, 60), Path(one).read_text()

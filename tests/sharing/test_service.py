@@ -69,6 +69,7 @@ def test_a_host_without_jobs_ends_by_itself(start: Start, place: Path) -> None:
     assert {name for name in os.listdir(place) if not name.startswith("roster-")} <= {LOCK, LOG}
 
 
+@pytest.mark.slow
 def test_a_host_with_a_job_does_not_end(start: Start) -> None:
     job = start({"HEADRACE_HOST_IDLE": "0.2"}, data={"size": 100}, pause_at=2, epochs=2)
     job.until("paused")

@@ -90,12 +90,15 @@ def main() -> None:
         rows.append([f"{nbytes >> 10} KiB", *cells])
     print(f"\n{table(rows)}")
     result = {**header("transport", args.quick), "window": WINDOW, "runs": found}
+    # What the default rests on: rows of an order are rarely larger.
     ratios = [
-        tls["mb_s"] / tcp["mb_s"]
-        for size in found["tls"]
-        for tls, tcp in zip(found["tls"][size], found["tcp"].get(size, []), strict=False)
+        tls["mb_s"] / nixl["mb_s"]
+        for size in map(str, SIZES[:3])
+        for tls, nixl in zip(found["tls"].get(size, []), found["nixl"].get(size, []), strict=False)
     ]
-    publish("transport", args.quick, result, [target("TLS over plain TCP, MB/s", ratios, ">=", 0.3)])
+    publish(
+        "transport", args.quick, result, [target("TLS over NIXL, MB/s, rows up to 512 KiB", ratios, ">=", 1)]
+    )
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class Fetcher:
                 future: Future[Blobs] = Future()
                 dataset.pending.update(dict.fromkeys(part, future))
                 futures.add(future)
-                threads.submit(self._read, dataset, part, future)
+                threads.submit(self._read, dataset, part, future, ahead)
         out = self._come_in(dataset, set(others).difference(mine))
         wanted = set(samples)
         done, _ = wait_for(futures, max(0.0, deadline - time.monotonic()))
@@ -88,14 +88,16 @@ class Fetcher:
         reading.done()
         return found
 
-    def _read(self, dataset: Dataset, part: list[int], future: Future[Blobs]) -> None:
+    def _read(self, dataset: Dataset, part: list[int], future: Future[Blobs], ahead: bool) -> None:
         found: Blobs = {}
         try:
             # (what is wrong with a sample, or with storage, those find out and say who wanted it)
             for sample, blob in zip(part, dataset.source.read_many(part), strict=True):
                 if not isinstance(blob, BaseException):
                     found[sample] = blob
-                    self._memory.keep(dataset.name, sample, blob)
+                    # (before it stops being on its way: else somebody would read it again)
+                    if not self._memory.keep(dataset.name, sample, blob) and ahead:
+                        self._memory.keep_ahead(dataset.name, sample, bytes(blob))
         except Exception:
             pass
         finally:
@@ -162,6 +164,3 @@ class Preload:
                 continue
             found = self._fetcher.fetch(self._dataset, piece.tolist(), _PATIENCE, ahead=True)
             count, nbytes = count + len(found), nbytes + sum(map(len, found.values()))
-            for sample in self._memory.missing(name, np.array(sorted(found), np.int64)).tolist():
-                if not self._served[sample]:
-                    self._memory.keep_ahead(name, sample, bytes(found[sample]))

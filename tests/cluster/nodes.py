@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+import numpy as np
+import simplejpeg
 
 import headrace as hr
 from headrace.cluster.certificates import make_certificate
@@ -95,3 +97,11 @@ def make_files(folder: Path, count: int = 120, nbytes: int = 3000) -> Source:
             number.to_bytes(4, "little") * ((nbytes + number) // 4)
         )
     return hr.folder(folder, extensions=(".bin",))
+
+
+def write_photos(folder: Path, count: int) -> None:
+    """Small JPEG images, each of its own."""
+    drawn = np.random.default_rng(0)
+    for number in range(count):
+        pixels = np.kron(drawn.integers(0, 255, (24, 32, 3), np.uint8), np.ones((8, 8, 1), np.uint8))
+        (folder / f"{number:03d}.jpg").write_bytes(simplejpeg.encode_jpeg(pixels))

@@ -19,6 +19,7 @@ from typing import Any
 import headrace as hr
 from headrace.cli import main as command
 from headrace.cluster import on_ray
+from tests.loader.helpers import wait_until
 
 NODES = 3
 
@@ -51,15 +52,6 @@ def epochs(folder: str, count: int, seconds: float = 0.0, **options: Any) -> dic
         "pool": None if pool is None else [pool.nodes, pool.samples, pool.helped],
         "text": str(stats),
     }
-
-
-def wait_for(holds: Any, seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 def jobs(ray: Any, folder: str) -> dict[str, Any]:
@@ -117,12 +109,12 @@ def kills(ray: Any, folder: str) -> dict[str, Any]:
         now = {} if found is None else {one.id: one.incarnation for one in found.nodes}
         return len(now) == NODES and now[victim.node] != before[victim.node]
 
-    out: dict[str, Any] = {"back": wait_for(is_back)}
+    out: dict[str, Any] = {"back": wait_until(is_back)}
     # A server that hangs: it is taken out, ended, and another is started.
     stopped = next(one for one in on_ray.statuses(ray) or [] if one.node not in (head, victim.node))
     os.kill(stopped.pid, signal.SIGSTOP)
-    out["without the one that hangs"] = wait_for(lambda: len(on_ray.current(ray).nodes) == NODES - 1)
-    out["and with another"] = wait_for(lambda: len(on_ray.current(ray).nodes) == NODES, 60.0)
+    out["without the one that hangs"] = wait_until(lambda: len(on_ray.current(ray).nodes) == NODES - 1)
+    out["and with another"] = wait_until(lambda: len(on_ray.current(ray).nodes) == NODES, 60.0)
     manager = ray.get_actor(on_ray.MANAGER, namespace=on_ray.NAMESPACE)
     number = on_ray.current(ray).number
     ray.kill(manager, no_restart=False)
@@ -133,9 +125,9 @@ def kills(ray: Any, folder: str) -> dict[str, Any]:
         except Exception:
             return False
 
-    out["manager"] = wait_for(manager_back, 60.0)
+    out["manager"] = wait_until(manager_back, 60.0)
     CLUSTER.remove_node(next(iter(CLUSTER.worker_nodes)), allow_graceful=False)
-    out["node"] = wait_for(lambda: len(on_ray.current(ray).nodes) == NODES - 1, 60.0)
+    out["node"] = wait_until(lambda: len(on_ray.current(ray).nodes) == NODES - 1, 60.0)
     out["job"] = ray.get(job, timeout=120)
     out["stopped"] = on_ray.stop(ray)
     out["again"] = on_ray.stop(ray)

@@ -13,7 +13,6 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-import simplejpeg
 import torch
 
 import headrace as hr
@@ -23,7 +22,7 @@ from headrace.cluster import members as members_module
 from headrace.cluster.members import ask, greet
 from headrace.cluster.messages import Grant, Teach
 from headrace.core.errors import HostRefused
-from tests.cluster.nodes import TOKEN, Servers
+from tests.cluster.nodes import TOKEN, Servers, write_photos
 
 PHOTOS = 96
 
@@ -31,10 +30,7 @@ PHOTOS = 96
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("photos")
-    drawn = np.random.default_rng(0)
-    for number in range(PHOTOS):
-        pixels = np.kron(drawn.integers(0, 255, (24, 32, 3), np.uint8), np.ones((8, 8, 1), np.uint8))
-        (folder / f"{number:03d}.jpg").write_bytes(simplejpeg.encode_jpeg(pixels))
+    write_photos(folder, PHOTOS)
     return folder
 
 

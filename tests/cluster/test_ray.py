@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import simplejpeg
+
+from tests.cluster.nodes import write_photos
 
 REPO = Path(__file__).resolve().parents[2]
 PHOTOS = 90
@@ -39,10 +39,7 @@ def drive(what: str, folder: Path, runtime: Path) -> Any:
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("photos")
-    drawn = np.random.default_rng(0)
-    for number in range(PHOTOS):
-        pixels = np.kron(drawn.integers(0, 255, (12, 16, 3), np.uint8), np.ones((8, 8, 1), np.uint8))
-        (folder / f"{number:03d}.jpg").write_bytes(simplejpeg.encode_jpeg(pixels))
+    write_photos(folder, PHOTOS)
     return folder
 
 

@@ -8,7 +8,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -41,6 +41,7 @@ from headrace.core.errors import HostRefused
 from headrace.sampling.uniform import epoch_order
 from headrace.sources.source import Source
 from tests.cluster.nodes import TOKEN, Servers, make_files
+from tests.loader.helpers import wait_until
 
 SAMPLES = 120
 
@@ -81,15 +82,6 @@ def read_all(source: PooledSource, plain: Source, seed: int = 0, step: int = 16)
     for first in range(0, len(order), step):
         part = order[first : first + step]
         assert [bytes(blob) for blob in source.read_many(part)] == plain.read_many(part)
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 # -- when all is well -----------------------------------------------------------------------------------------

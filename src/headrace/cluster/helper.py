@@ -8,7 +8,6 @@ room for them. ``Helpers`` starts them, and they end with whoever made that.
 from __future__ import annotations
 
 import contextlib
-import hmac
 import json
 import os
 import queue
@@ -29,11 +28,10 @@ from headrace.cache.arena import Arena
 from headrace.channel import wire
 from headrace.channel.wire import Wire
 from headrace.cluster.certificates import make_certificate
+from headrace.cluster.greeting import refusal
 from headrace.cluster.messages import (
     MOST_SAMPLES,
-    PROTOCOL,
     Grant,
-    Hello,
     Helper,
     Opened,
     Refused,
@@ -194,14 +192,7 @@ class HelperServer:
                 connection.close()
 
     def _greet(self, connection: Wire) -> bool:
-        hello = decode_request(connection.receive(seconds=_GREETING, limit=4096)[0])
-        if not isinstance(hello, Hello):
-            raise ProtocolError("a connection begins with a hello")
-        refused = ""
-        if not hmac.compare_digest(hello.token.encode(), self._config.token.encode()):
-            refused = "the token is not that of this cluster"
-        elif hello.protocol != PROTOCOL:
-            refused = f"this helper speaks protocol {PROTOCOL}, and the other end {hello.protocol}"
+        refused = refusal(connection, self._config.token)
         answer = Refused(refused) if refused else Welcome(self._config.node, View(0))
         connection.send(encode(answer), seconds=_SLOW)
         return not refused

@@ -7,7 +7,6 @@ attacker had sent it; between machines nothing is read before the other end has 
 from __future__ import annotations
 
 import contextlib
-import hmac
 import json
 import os
 import socket
@@ -22,10 +21,10 @@ from numpy.typing import NDArray
 from headrace.channel import wire
 from headrace.channel.wire import Wire
 from headrace.cluster.fetching import Dataset, Fetcher, Preload
+from headrace.cluster.greeting import refusal
 from headrace.cluster.memory import PoolMemory
 from headrace.cluster.messages import (
     MOST_SAMPLES,
-    PROTOCOL,
     Ahead,
     DatasetStatus,
     Define,
@@ -48,7 +47,6 @@ from headrace.cluster.messages import (
 )
 from headrace.cluster.placement import Placement
 from headrace.core.errors import HeadraceError, OptionError, ProtocolError
-from headrace.core.version import __version__
 from headrace.recipes.plain import source_from_plain
 from headrace.sampling.uniform import epoch_order
 
@@ -60,7 +58,6 @@ _STORAGE = 8.0
 """Seconds for which a request waits for storage: who asked can read there, too."""
 _MOST_CLIENTS = 4096
 _MOST_DATASETS = 64
-_HELLO_LIMIT = 4096
 
 Log = Callable[[str], None]
 
@@ -163,22 +160,10 @@ class NodeServer:
             connection.close()
 
     def _greet(self, connection: Wire, local: bool) -> bool:
-        hello = decode_request(connection.receive(seconds=_GREETING, limit=_HELLO_LIMIT)[0])
-        if not isinstance(hello, Hello):
-            raise ProtocolError("a connection begins with a hello")
-        if not local and not hmac.compare_digest(hello.token.encode(), self._token.encode()):
-            self._log(f"{connection.name}: refused, its token is not that of this cluster")
-            self._reply(connection, Refused("the token is not that of this cluster"))
-            return False
-        if hello.protocol != PROTOCOL:
-            self._reply(
-                connection,
-                Refused(
-                    f"this node server is of headrace {__version__} (protocol {PROTOCOL}) and the other end of "
-                    f"{hello.version or '?'} (protocol {hello.protocol}); install one version on all nodes and "
-                    "restart the cluster: headrace cluster stop, headrace cluster start"
-                ),
-            )
+        refused = refusal(connection, None if local else self._token)
+        if refused:
+            self._log(f"{connection.name}: refused, {refused}")
+            self._reply(connection, Refused(refused))
             return False
         with self._lock:
             view = self._view

@@ -20,7 +20,9 @@ from hypothesis import strategies as st
 from headrace.channel import wire
 from headrace.cluster import members as members_module
 from headrace.cluster import pooled as pooled_module
+from headrace.cluster.fetching import Dataset, Fetcher
 from headrace.cluster.members import Members, answer, ask, greet
+from headrace.cluster.memory import PoolMemory
 from headrace.cluster.messages import (
     PROTOCOL,
     Ahead,
@@ -156,6 +158,22 @@ def test_what_has_no_room_waits_for_its_use_and_is_not_read_twice(tmp_path: Path
             assert server.memory.used <= (96 << 10) + 4000, "one sample more than its room, at most"
     finally:
         servers.close()
+
+
+def test_what_somebody_has_got_is_not_read_ahead(source: Source) -> None:
+    """Not even if it was looked at before the other had it: it is asked again when it would be read."""
+    memory = PoolMemory(0)
+    dataset = Dataset("one", source, "one")
+    memory.open("one", len(source))
+    fetcher = Fetcher(memory)
+    try:
+        assert fetcher.fetch(dataset, [3, 4], 5.0).keys() == {3, 4}
+        assert fetcher.fetch(dataset, [2, 3, 4], 5.0, ahead=True).keys() == {2}
+        assert fetcher.fetched == 3
+        assert fetcher.fetch(dataset, [2], 5.0).keys() == {2}
+        assert fetcher.fetched == 3, "what waits is not read again"
+    finally:
+        fetcher.close()
 
 
 def test_a_source_is_what_it_was_but_for_where_it_reads(servers: Servers, source: Source) -> None:

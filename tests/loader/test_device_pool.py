@@ -27,7 +27,7 @@ from headrace.loader.device_memory import CudaMemory
 from headrace.loader.device_pool import PoolRooms
 from tests.loader import device_jobs
 from tests.loader.device_jobs import SharedHere, told
-from tests.loader.helpers import wait_until
+from tests.loader.helpers import kill, wait_until
 from tests.sharing.fixtures import place
 
 __all__ = ["place"]
@@ -232,7 +232,9 @@ def test_a_host_that_is_lost(host: Path) -> None:
     for number in range(3):
         status = control.status()
         assert status is not None
-        os.kill(status.pid, signal.SIGKILL)
+        kill(
+            status.pid
+        )  # (until it is gone: it still takes connections when the first of its own have ended)
         assert wait_until(lambda: not one.rooms.connected and not other.rooms.connected, 10)
         first = 2 + 4 * number
         assert one.add(first), "there is room where it writes"
@@ -263,7 +265,7 @@ def test_who_comes_when_others_are_elsewhere_stays_alone(host: Path) -> None:
     status = control.status()
     assert status is not None
     gate, one.rooms._dial = one.rooms._dial, _nowhere
-    os.kill(status.pid, signal.SIGKILL)
+    kill(status.pid)
     assert wait_until(lambda: not one.rooms.connected, 10)
     runtime.find_or_start(20).close()
     other = Job().ready()

@@ -39,6 +39,8 @@ class Dataset:
         self.lock = threading.Lock()
         self.pending: dict[int, Future[Blobs]] = {}
         """Samples that are being read."""
+        self.asked: NDArray[np.bool_] = np.zeros(self.samples, np.bool_)
+        """Those that somebody has asked for in the epoch that is read ahead: to read them ahead would be late."""
 
 
 class Fetcher:
@@ -59,6 +61,10 @@ class Fetcher:
         threads = self._ahead if ahead else self._threads
         futures: set[Future[Blobs]] = set()
         with dataset.lock:
+            # (whether it is ahead of need and whether it is on its way are one question: between the two answers
+            # somebody could have got it)
+            if ahead:
+                samples = [sample for sample in samples if not dataset.asked[sample]]
             others = [sample for sample in dict.fromkeys(samples) if sample not in dataset.pending]
             futures.update(dataset.pending[sample] for sample in samples if sample in dataset.pending)
             # (some may have come in since it was looked)
@@ -69,7 +75,9 @@ class Fetcher:
                 dataset.pending.update(dict.fromkeys(part, future))
                 futures.add(future)
                 threads.submit(self._read, dataset, part, future, ahead)
-        out = self._come_in(dataset, set(others).difference(mine))
+            out = {} if ahead else self._come_in(dataset, set(others).difference(mine))
+            if not ahead:
+                dataset.asked[list(samples)] = True
         wanted = set(samples)
         done, _ = wait_for(futures, max(0.0, deadline - time.monotonic()))
         for future in done:
@@ -124,21 +132,12 @@ class Preload:
         memory: PoolMemory,
         dataset: Dataset,
         order: Callable[[], NDArray[np.int64]],
-        before: Preload | None = None,
     ) -> None:
-        """``order``: the samples that are this node's, by when they are used. ``before``: what it takes the place
-        of, in the same epoch."""
+        """``order``: the samples that are this node's, by when they are used."""
         self._fetcher, self._memory, self._dataset, self._order = fetcher, memory, dataset, order
-        self._served: NDArray[np.bool_] = (
-            np.zeros(dataset.samples, np.bool_) if before is None else before._served
-        )
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-preload", daemon=True)
         self._thread.start()
-
-    def served(self, samples: Sequence[int]) -> None:
-        """Somebody has got these."""
-        self._served[samples] = True
 
     def stop(self) -> None:
         """No more of it is needed."""
@@ -153,13 +152,12 @@ class Preload:
             room = min(_PIECE, self._memory.room_for(size)) if size else 1
             if not room:
                 # (some may have been given to somebody while they were on their way here)
-                self._memory.drop_ahead(name, self._served)
+                self._memory.drop_ahead(name, self._dataset.asked)
                 self._stopped.wait(_PAUSE)
                 continue
             piece = order[at : at + room]
             at += len(piece)
             piece = self._memory.missing(name, piece)
-            piece = piece[~self._served[piece]]
             if not len(piece):
                 continue
             found = self._fetcher.fetch(self._dataset, piece.tolist(), _PATIENCE, ahead=True)

@@ -223,9 +223,7 @@ class NodeServer:
                     blobs[at] = found.get(samples[at])
             lengths = np.array([-1 if blob is None else len(blob) for blob in blobs], np.int64)
             body = [blob for blob in blobs if blob is not None]
-            preload = self._preloads.get(dataset.name)
-            if preload is not None:
-                preload[1].served(samples)
+            dataset.asked[numbers] = True
             self._reply(connection, Given(lengths.tobytes(), kept, self._view.number), body)
         finally:
             reading.done()
@@ -276,8 +274,9 @@ class NodeServer:
             same = before is not None and before[0] == ahead
             if before is not None:
                 before[1].stop()
-                if not same:
-                    self.memory.drop_ahead(dataset.name)
+            if not same:
+                self.memory.drop_ahead(dataset.name)
+                dataset.asked[:] = False
 
             def order() -> NDArray[np.int64]:
                 samples = epoch_order(dataset.samples, ahead.seed, ahead.epoch, ahead.shuffled)[
@@ -286,14 +285,7 @@ class NodeServer:
                 mine: NDArray[np.bool_] = placement.nodes_of(samples) == placement.place_of(self._node)
                 return samples[mine]
 
-            made = Preload(
-                self.fetcher,
-                self.memory,
-                dataset,
-                order,
-                before[1] if before is not None and same else None,
-            )
-            self._preloads[dataset.name] = ahead, made
+            self._preloads[dataset.name] = ahead, Preload(self.fetcher, self.memory, dataset, order)
 
     # -- who else there is ---------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 PARALLEL ?= -n 4 --dist loadfile
 
 .PHONY: demo test test-slow azurite test-trainers fuzz check wheel bench-single bench-dropin bench-accuracy bench-sharing bench-model \
-	bench-doctor bench-bucket bench-cluster bench-transport bench-gpu bench-host bench-ranks bench-workers bench-simulate readme-picture papers soak clean system help
+	bench-doctor bench-bucket bench-cluster bench-losses bench-transport bench-gpu bench-host bench-ranks bench-workers bench-simulate readme-picture papers soak clean system help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -116,6 +116,9 @@ bench-bucket:  ## photos in an S3 bucket behind a limited cable, against those w
 bench-cluster: $(VENV)/.installed  ## four nodes in network namespaces, Ray across them, storage behind a short cable (QUICK=1; needs root)
 	$(PIP) install 'ray[data,train]>=2.40'
 	PYTHONPATH=. $(BIN)/python -m benchmarks.cluster.bench $(if $(QUICK),--quick)
+
+bench-losses: $(VENV)/.installed  ## a node, a server, the manager or a link lost every ten seconds (QUICK=1; needs root)
+	PYTHONPATH=. $(BIN)/python -m benchmarks.cluster.losses $(if $(QUICK),--quick)
 
 bench-transport: $(VENV)/.installed  ## rows into another machine's memory: TCP, TLS, NIXL (QUICK=1; needs root)
 	$(PIP) install --no-deps nixl nixl-cu12

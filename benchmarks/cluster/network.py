@@ -81,6 +81,11 @@ class Lan:
                     LATENCY,
                 )
 
+    def cut(self, name: str, *, cut: bool) -> None:
+        """Cut the cable of a namespace, or mend it."""
+        port = f"p{[self.storage, *self.nodes].index(name)}"
+        _run("ip", "-n", self.hub, "link", "set", port, "down" if cut else "up")
+
     def moved(self, name: str) -> tuple[int, int]:
         """Bytes that a namespace has received and sent so far."""
         text = subprocess.run([*inside(name), "cat", "/proc/net/dev"], capture_output=True, text=True).stdout

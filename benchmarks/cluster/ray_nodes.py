@@ -25,34 +25,47 @@ class RayNodes:
         self.lan = lan
         self.address = f"{address(0)}:{PORT}"
         self._place = Path(tempfile.mkdtemp(prefix="hrc-", dir="/tmp"))
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self._cpus = cpus
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
         subprocess.run(
             [sys.executable, "-m", "ray.scripts.scripts", "get-auth-token", "--generate"],
             capture_output=True, env=self._base(),
         )  # fmt: skip
-        for node, name in enumerate(lan.nodes):
-            where = (
-                ["--head", f"--port={PORT}", "--include-dashboard=false"]
-                if not node
-                else [f"--address={self.address}"]
+        for node in range(len(lan.nodes)):
+            self.start(node)
+
+    def start(self, node: int) -> None:
+        """A raylet on a node."""
+        where = (
+            ["--head", f"--port={PORT}", "--include-dashboard=false"]
+            if not node
+            else [f"--address={self.address}"]
+        )
+        command = [
+            *inside(self.lan.nodes[node]), sys.executable, "-m", "ray.scripts.scripts", "start", *where, "--block",
+            f"--node-ip-address={address(node)}", f"--num-cpus={self._cpus}", "--object-store-memory=100000000",
+            "--disable-usage-stats", *([f"--temp-dir={self._place / 'ray'}"] if not node else []),
+        ]  # fmt: skip
+        with open(self._place / f"ray{node}.log", "wb") as log:
+            self._processes[node] = subprocess.Popen(
+                command, stdout=log, stderr=log, env=self.environment(node), start_new_session=True
             )
-            command = [
-                *inside(name), sys.executable, "-m", "ray.scripts.scripts", "start", *where, "--block",
-                f"--node-ip-address={address(node)}", f"--num-cpus={cpus}", "--object-store-memory=100000000",
-                "--disable-usage-stats", *([f"--temp-dir={self._place / 'ray'}"] if not node else []),
-            ]  # fmt: skip
-            with open(self._place / f"ray{node}.log", "wb") as log:
-                self._processes.append(
-                    subprocess.Popen(
-                        command, stdout=log, stderr=log, env=self.environment(node), start_new_session=True
-                    )
-                )
-            self._wait(node)
+        self._wait(node)
+
+    def lose(self, node: int) -> None:
+        """End everything that runs on a node, without a word."""
+        self._processes[node].kill()
+        self._end_all(node)
+        self._processes[node].wait()
+
+    def _end_all(self, node: int) -> None:
+        listed = subprocess.run(["ip", "netns", "pids", self.lan.nodes[node]], capture_output=True, text=True)
+        subprocess.run(["kill", "-9", *listed.stdout.split()], capture_output=True)
 
     def _wait(self, node: int) -> None:
         until, path = time.monotonic() + 90, self._place / f"ray{node}.log"
         while "Ray runtime started" not in path.read_text():
-            if time.monotonic() > until or self._processes[-1].poll() is not None:
+            if time.monotonic() > until or self._processes[node].poll() is not None:
                 raise RuntimeError(f"Ray does not start on node {node}: {path.read_text()[-600:]}")
             time.sleep(0.1)
 
@@ -98,13 +111,10 @@ class RayNodes:
 
     def close(self) -> None:
         """End all of it."""
-        for process in self._processes:
+        for process in self._processes.values():
             process.kill()
-        for name in self.lan.nodes:
-            pids = subprocess.run(
-                ["ip", "netns", "pids", name], capture_output=True, text=True
-            ).stdout.split()
-            subprocess.run(["kill", "-9", *pids], capture_output=True)
-        for process in self._processes:
+        for node in self._processes:
+            self._end_all(node)
+        for process in self._processes.values():
             process.wait()
         shutil.rmtree(self._place, ignore_errors=True)

@@ -261,6 +261,66 @@ def test_a_server_that_hangs_is_left_alone(
         assert time.monotonic() - begun < 5.0, "it was not waited for again and again"
 
 
+class Cable:
+    """Passes connections on to a port, until it is cut: then nothing comes through, and nobody is told."""
+
+    def __init__(self, port: int) -> None:
+        self._to, self.whole = port, threading.Event()
+        self.whole.set()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                here, _ = self._listener.accept()
+                there = socket.create_connection(("127.0.0.1", self._to))
+                for pair in ((here, there), (there, here)):
+                    threading.Thread(target=self._pass, args=pair, daemon=True).start()
+
+    def _pass(self, taken: socket.socket, given: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := taken.recv(1 << 16):
+                self.whole.wait()
+                given.sendall(data)
+            given.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.whole.set()
+        self._listener.close()
+
+
+def test_a_cable_that_is_cut_holds_nobody_up_for_long(
+    servers: Servers, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pooled_module, "_LEAST", 0.2)
+    monkeypatch.setattr(pooled_module, "_PATIENCE", 60.0)
+    monkeypatch.setattr(members_module, "_GREETING", 0.5)
+    with contextlib.closing(Cable(servers.nodes["n1"].port)) as cable:
+        far = msgspec.structs.replace(servers.nodes["n1"], port=cable.port, incarnation="far")
+        servers.tell([servers.nodes["n0"], far, servers.nodes["n2"]])
+        found = introduce(servers, source)
+        members = members_module.members_of(servers.nodes["n0"].socket)
+        for _ in range(2):
+            read_all(found, source)
+        found.take_pooled()
+        cable.whole.clear()
+        mended = threading.Timer(30, cable.whole.set)
+        mended.start()
+        read_all(found, source)
+        assert not cable.whole.is_set() and not members.is_well(far), "it was waited for"
+        first = found.take_pooled().samples
+        assert first < SAMPLES
+        read_all(found, source)
+        assert found.take_pooled().samples <= first
+        mended.cancel()
+        cable.whole.set()
+        assert wait_until(lambda: members.is_well(far))
+        read_all(found, source)
+        assert found.take_pooled().samples == SAMPLES
+
+
 def test_who_waits_for_a_server_is_woken_when_it_is_gone(servers: Servers, source: Source) -> None:
     found = introduce(servers, source)
     dataset = servers.servers["n1"]._datasets[source.fingerprint()]

@@ -33,9 +33,9 @@ from headrace.planning.pacing import Pace
 _CONNECT = 5.0
 _LISTING = 600.0
 """Seconds for a helper to list the dataset and make the recipe ready."""
-_PATIENCE = 10.0
-"""Seconds for rows to come, at least; else so many times as long as they usually take."""
-_TIMES = 20.0
+_PATIENCE, _LEAST, _TIMES = 10.0, 1.5, 10.0
+"""Seconds for rows to come: at first; and once it is known what they usually take, so many times that, at least the
+second. A batch waits for them, and they can be made here."""
 _AGAIN = 5.0
 """Seconds after which a helper that failed is tried again."""
 _LATELY = 1.0
@@ -82,6 +82,11 @@ class _Line:
     pending: dict[int, _Pending] = field(default_factory=dict)
     usual: float = 0.0
     """Seconds that an order takes, from its grant to its last row."""
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which an order is not waited for any more."""
+        return max(_LEAST, _TIMES * self.usual) if self.usual else _PATIENCE
 
 
 def make_agent(assistance: Assistance, link: Link, task: RecipeTask) -> Agent:
@@ -226,11 +231,7 @@ class Agent:
                 wanted.update({f"{node.host}:{one.port}": (node, one) for one in node.helpers})
         with self._lock:
             for key, line in self._lines.items():
-                late = [
-                    one
-                    for one in line.pending.values()
-                    if now - one.since > max(_PATIENCE, _TIMES * line.usual)
-                ]
+                late = [one for one in line.pending.values() if now - one.since > line.patience]
                 if line.wire is not None and (key not in wanted or late):
                     line.wire.shut()
             new = [key for key in wanted if key not in self._lines and self._rests.get(key, 0.0) <= now]

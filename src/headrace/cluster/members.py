@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-import time
 from collections.abc import Iterator
 
 import msgspec
@@ -37,8 +36,8 @@ _GREETING = 5.0
 """Seconds for a server to take a client in."""
 _SILENT = 5.0
 """Seconds without a word of the server of this node after which it is asked for anew; it speaks once a second."""
-_LEAST_REST, _MOST_REST = 0.5, 10.0
-"""Seconds for which somebody who failed is left alone: twice as long each time."""
+_LEAST_REST, _MOST_REST = 0.25, 10.0
+"""Seconds between two tries to reach somebody who failed: twice as long each time."""
 _IDLE = 8
 """Connections to one server that are kept for the next request."""
 
@@ -84,8 +83,8 @@ class Members:
         self._idle: dict[str, list[Wire]] = {}
         self._lent: dict[str, set[Wire]] = {}
         """By the incarnation of a server: connections that somebody uses."""
-        self._rests: dict[str, tuple[float, float]] = {}
-        """By the same: until when it is left alone, and for how long that is."""
+        self._absent: set[str] = set()
+        """Those that did not answer. A thread of each tries to reach it again: nobody else waits for it."""
         self._closed = threading.Event()
         first = wire.connect_unix(path, _GREETING)
         try:
@@ -129,25 +128,38 @@ class Members:
         there = {node.incarnation for node in view.nodes}
         with self._lock:
             self.view = view
-            gone = [one for one in {*self._idle, *self._lent, *self._rests} if one not in there]
+            gone = [one for one in {*self._idle, *self._lent} if one not in there]
             for incarnation in gone:
                 for connection in self._idle.pop(incarnation, []):
                     connection.close()
                 for connection in self._lent.get(incarnation, ()):
                     connection.shut()
-                self._rests.pop(incarnation, None)
 
     def is_well(self, node: Node) -> bool:
         """Whether a server may be asked."""
-        rest = self._rests.get(node.incarnation)
-        return rest is None or time.monotonic() >= rest[0]
+        return node.incarnation not in self._absent
 
     def trouble(self, node: Node) -> None:
-        """A server did not answer as it should."""
+        """A server did not answer as it should: it is left alone until it can be reached."""
         with self._lock:
-            before = self._rests.get(node.incarnation, (0.0, _LEAST_REST / 2))[1]
-            rest = min(_MOST_REST, 2 * before)
-            self._rests[node.incarnation] = (time.monotonic() + rest, rest)
+            if node.incarnation in self._absent or self._closed.is_set():
+                return
+            self._absent.add(node.incarnation)
+        threading.Thread(target=self._reach, args=(node,), name="headrace-reach", daemon=True).start()
+
+    def _reach(self, node: Node) -> None:
+        """Try to connect until that works, or the server is gone from the view."""
+        pause = _LEAST_REST
+        while not self._closed.wait(pause) and any(
+            one.incarnation == node.incarnation for one in self.view.nodes
+        ):
+            try:
+                self.give_back(node, self.borrow(node))
+                break
+            except TROUBLE:
+                pause = min(_MOST_REST, 2 * pause)
+        with self._lock:
+            self._absent.discard(node.incarnation)
 
     @property
     def token(self) -> str:
@@ -185,7 +197,6 @@ class Members:
         """The request was answered: the connection is good for another."""
         with self._lock:
             self._lent.get(node.incarnation, set()).discard(connection)
-            self._rests.pop(node.incarnation, None)
             known = any(one.incarnation == node.incarnation for one in self.view.nodes)
             idle = self._idle.setdefault(node.incarnation, []) if known else None
             if idle is not None and len(idle) < _IDLE and not self._closed.is_set():

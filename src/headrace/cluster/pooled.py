@@ -29,6 +29,9 @@ from headrace.sources.source import Source
 
 _PATIENCE = 12.0
 """Seconds for which a server may say nothing: longer than it waits for storage itself."""
+_LEAST, _TIMES = 1.0, 10.0
+"""Once it is known what a server usually takes: at least so many seconds, and so many times that. Then storage is
+asked instead: a cable may be cut, and batches wait."""
 _LISTING = 600.0
 """Seconds for a server to list a dataset."""
 _AGAIN = 5.0
@@ -70,6 +73,8 @@ class PooledSource:
         self._placement: Placement | None = None
         self._strangers: dict[str, float] = {}
         """Servers that do not know the dataset, and when they are asked again."""
+        self._usual: dict[str, float] = {}
+        """Seconds that servers take to answer."""
         self._missed = 0.0
         self._pooled = Pooled()
 
@@ -145,6 +150,11 @@ class PooledSource:
         placement = self._placement
         if placement is None or placement.view.number != view.number:
             placement = self._placement = Placement(view, self._pool.dataset)
+            self._usual = {
+                one.incarnation: self._usual[one.incarnation]
+                for one in view.nodes
+                if one.incarnation in self._usual
+            }
         return placement
 
     def _from_pool(self, members: Members, samples: NDArray[np.int64], out: list[Any]) -> None:
@@ -152,6 +162,7 @@ class PooledSource:
         placement = self._placed(members.view)
         places = placement.nodes_of(samples)
         asked: list[tuple[Node, Wire, NDArray[np.intp]]] = []
+        begun = time.monotonic()
         for place in np.unique(places[places >= 0]).tolist():
             node = placement.view.nodes[place]
             rows = np.flatnonzero(places == place)
@@ -162,7 +173,7 @@ class PooledSource:
                 asked.append((node, connection, rows))
         got, nbytes, kept = 0, 0, 0
         for node, connection, rows in asked:
-            given = self._take(members, node, connection, rows, out)
+            given = self._take(members, node, connection, rows, out, begun)
             got, nbytes, kept = got + given[0], nbytes + given[1], kept + given[2]
         with self._lock:
             before = self._pooled
@@ -186,10 +197,19 @@ class PooledSource:
         return None
 
     def _take(
-        self, members: Members, node: Node, connection: Wire, rows: NDArray[np.intp], out: list[Any]
+        self,
+        members: Members,
+        node: Node,
+        connection: Wire,
+        rows: NDArray[np.intp],
+        out: list[Any],
+        begun: float,
     ) -> Pooled:
+        usual = self._usual.get(node.incarnation)
         try:
-            reply, body = answer(connection, _PATIENCE)
+            reply, body = answer(
+                connection, _PATIENCE if usual is None else min(_PATIENCE, max(_LEAST, _TIMES * usual))
+            )
             if isinstance(reply, Opened):
                 members.give_back(node, connection)
                 self._introduce(members, node)
@@ -210,6 +230,8 @@ class PooledSource:
                 at += length
                 got += 1
         members.give_back(node, connection)
+        took = time.monotonic() - begun
+        self._usual[node.incarnation] = took if usual is None else usual + 0.2 * (took - usual)
         return Pooled(got, at, min(reply.kept, got))
 
     def _introduce(self, members: Members, node: Node) -> None:

@@ -1,0 +1,277 @@
+"""A node, a server, the manager or a link lost every ten seconds: whether epochs stay exact and rates come back.
+
+Started by ``make bench-losses``; needs root for network namespaces. Four nodes with real Ray across them, and S3
+storage; ranks train on three of them at a steady pace, which leaves CPU time over. The fourth has no rank, so that
+all of it can be lost. A loss is: SIGKILL of a node's server, SIGKILL of the manager, a cable that is cut for two
+seconds, and SIGKILL of everything on the fourth node, which joins again after six.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.bucket.network import NoNetwork, inside
+from benchmarks.cluster.losses_job import BATCH, rows_of
+from benchmarks.cluster.network import Lan
+from benchmarks.cluster.ray_nodes import RayNodes
+from benchmarks.cluster.storage import Storage
+from benchmarks.common.photos import PhotosUnavailable, make_photos
+from benchmarks.common.progress import say
+from benchmarks.common.report import Target, header, publish, table, target
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NODES, RANKS = 4, 3
+SPARE = NODES - 1
+"""The node that is lost as a whole."""
+EVERY, BACK = 10.0, 5.0
+"""Seconds between losses, and after which the rate has to be back."""
+CUT, AWAY = 2.0, 6.0
+"""Seconds for which a cable is cut, and the fourth node is gone."""
+QUIET = 20.0
+"""Seconds for which the undisturbed rate is measured."""
+
+
+class Losses:
+    """The whole run."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.quick: bool = args.quick
+        self.seconds: float = args.seconds or (120.0 if args.quick else 600.0)
+        self.step: float = args.step
+        self.photos: int = args.photos
+        self.lost: list[tuple[float, str]] = []
+
+    def main(self) -> None:
+        """Measure and report."""
+        try:
+            photos = make_photos(REPOSITORY / ".data", 400)
+            lan = Lan(NODES)
+        except (PhotosUnavailable, NoNetwork) as error:
+            print(f"Nothing was measured. {error}", file=sys.stderr)
+            return
+        place = Path(tempfile.mkdtemp(prefix="hrl-"))
+        shared = set(os.listdir("/dev/shm"))
+        try:
+            folder = _one_class_each(photos, place / "photos", self.photos)
+            (place / "right.json").write_text(json.dumps(rows_of(str(folder / "train"))))
+            storage = Storage(lan.storage, REPOSITORY / ".data" / "cluster-storage", folder)
+            try:
+                self.ray = RayNodes(lan)
+                try:
+                    self.trouble(lan, place)
+                finally:
+                    self.ray.close()
+            finally:
+                storage.close()
+            self.left = sorted(set(os.listdir("/dev/shm")) - shared)
+            told = [
+                [json.loads(line) for line in (place / f"rank{rank}").read_text().splitlines()]
+                for rank in range(RANKS)
+            ]
+        finally:
+            lan.close()
+            shutil.rmtree(place, ignore_errors=True)
+        self.report(told)
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def trouble(self, lan: Lan, place: Path) -> None:
+        """Train, and lose one thing after the other."""
+        for one in (lan.storage, *lan.nodes):
+            lan.limit(one, "1gbit")
+        self.ray.command("start", "--memory", "64MiB", "--cpus", "1")
+        ranks = [self.rank(lan, place, node) for node in range(RANKS)]
+        try:
+            say("ranks start, and have two epochs to themselves")
+            self.wait_for_epochs(place, 2, ranks)
+            self.quiet = (time.time(), time.time() + QUIET)
+            self.before = self.settled_memory(lan)
+            until = time.monotonic() + self.seconds
+            for what in itertools.cycle(
+                ("server", "manager", "link", "node", "link of the fourth", "server")
+            ):
+                if time.monotonic() >= until:
+                    break
+                begun = time.monotonic()
+                self.lost.append((time.time(), what))
+                say(f"lost: {what} ({until - time.monotonic():.0f} s to go)")
+                self.lose(lan, what)
+                time.sleep(max(0.0, begun + EVERY - time.monotonic()))
+            self.after = self.settled_memory(lan)
+            for process in ranks:
+                process.send_signal(signal.SIGTERM)
+            self.failed = sum(1 for process in ranks if process.wait(120))
+        finally:
+            for process in ranks:
+                process.kill()
+                process.wait()
+        self.ray.command("stop")
+        self.processes: list[tuple[int, str]] = []
+        for _ in range(20):
+            self.processes = [one for node in lan.nodes for one in _titles(node) if _ours(one[1])]
+            if not self.processes:
+                return
+            time.sleep(1)
+
+    def rank(self, lan: Lan, place: Path, node: int) -> subprocess.Popen[bytes]:
+        """A training process."""
+        command = [
+            *inside(lan.nodes[node]), sys.executable, "-m", "benchmarks.cluster.losses_job", "--right",
+            str(place / "right.json"), "--out", str(place / f"rank{node}"), "--step", str(self.step),
+        ]  # fmt: skip
+        # (hosts of a machine outlive jobs by a minute, else)
+        return subprocess.Popen(command, env={**self.ray.environment(node), "HEADRACE_HOST_IDLE": "2"})
+
+    def wait_for_epochs(self, place: Path, count: int, ranks: list[Any]) -> None:
+        """Until each rank has had so many."""
+        until = time.monotonic() + 180
+        for rank in range(RANKS):
+            path = place / f"rank{rank}"
+            while not path.exists() or path.read_text().count('"epoch"') < count:
+                if time.monotonic() > until or any(one.poll() is not None for one in ranks):
+                    raise RuntimeError(f"rank {rank} does not train")
+                time.sleep(0.2)
+
+    def lose(self, lan: Lan, what: str) -> None:
+        """One loss, and what brings it back."""
+        choose = random.Random(len(self.lost))
+        if what == "server":
+            _kill(lan.nodes[choose.randrange(NODES)], "ray::NodeActor")
+        elif what == "manager":
+            for node in lan.nodes:
+                _kill(node, "ray::Manager")
+        elif what == "node":
+            self.ray.lose(SPARE)
+            threading.Timer(AWAY, self.ray.start, (SPARE,)).start()
+        else:
+            node = SPARE if "fourth" in what else choose.randrange(1, RANKS)
+            lan.cut(lan.nodes[node], cut=True)
+            time.sleep(CUT)
+            lan.cut(lan.nodes[node], cut=False)
+
+    def settled_memory(self, lan: Lan) -> float:
+        """What all processes of headrace have together after a quiet time, shared pages counted once; MB."""
+        time.sleep(QUIET)
+        pids = {pid for node in lan.nodes for pid, title in _titles(node) if _ours(title)}
+        return sum(map(_pss, pids)) / 1e6
+
+    # -- what came of it ------------------------------------------------------------------------------------------
+
+    def report(self, told: list[list[dict[str, Any]]]) -> None:
+        """Tables and targets."""
+        batches = sorted((one["at"], one["images"]) for rank in told for one in rank if "at" in one)
+        epochs = [one for rank in told for one in rank if "epoch" in one]
+
+        def rate(begin: float, end: float) -> float:
+            return sum(images for at, images in batches if begin <= at < end) / (end - begin)
+
+        usual = rate(*self.quiet)
+        by_kind: dict[str, list[tuple[float, float]]] = {}
+        for at, what in self.lost:
+            by_kind.setdefault(what, []).append(
+                (rate(at, at + BACK) / usual, rate(at + BACK, at + EVERY) / usual)
+            )
+        rows = [["lost", "times", "rate in the 5 s after it", "in the 5 s after these", "the least of them"]]
+        for what, found in by_kind.items():
+            during, after = zip(*found, strict=True)
+            shown = (statistics.median(during), statistics.median(after), min(after))
+            rows.append([what, str(len(found)), *(f"{one:.2f}" for one in shown)])
+        print(
+            f"\nundisturbed: {usual:,.0f} images/s over {RANKS} ranks; rates as parts of it\n\n{table(rows)}\n\n"
+            f"{len(epochs)} epochs, {sum(one['epoch'] for one in epochs)} exact; memory of all processes "
+            f"{self.before:,.0f} MB before the first loss, {self.after:,.0f} MB after the last; "
+            f"left behind: {len(self.processes)} processes, {len(self.left)} files in /dev/shm\n"
+        )
+        for rank in told:
+            stats = next((one["stats"] for one in rank if "stats" in one), "")
+            print("\n".join(line for line in stats.splitlines() if line.startswith("cluster")))
+        after = [late for found in by_kind.values() for _, late in found]
+        back, left = statistics.mean(one >= 0.95 for one in after), len(self.processes) + len(self.left)
+        targets: list[Target] = [
+            target("epochs that are exact, of all", [statistics.mean(one["epoch"] for one in epochs)], ">=", 1),
+            target("ranks that failed", [float(self.failed)], "<=", 0),
+            target("rate from 5 s after a loss on, the median", [statistics.median(after)], ">=", 0.95),
+            target("losses after which it is back to 95 % by then", [back], ">=", 1),
+            target("memory after all losses, over before", [self.after / self.before], "<=", 1.1),
+            target("processes and shared files left behind", [float(left)], "<=", 0),
+        ]  # fmt: skip
+        result = {
+            **header("losses", self.quick),
+            "usual": usual,
+            "losses": by_kind,
+            "memory_mb": [self.before, self.after],
+            "epochs": len(epochs),
+        }
+        publish("losses", self.quick, result, targets)
+
+
+def _one_class_each(photos: Path, into: Path, count: int) -> Path:
+    """Photos in as many classes, so that labels tell them apart."""
+    for number, path in enumerate(sorted(photos.rglob("*.jpg"))[:count]):
+        folder = into / "train" / f"c{number:05d}"
+        folder.mkdir(parents=True)
+        shutil.copy(path, folder / "photo.jpg")
+    return into
+
+
+def _titles(node: str) -> list[tuple[int, str]]:
+    """The processes of a namespace and their command lines."""
+    listed = subprocess.run(["ip", "netns", "pids", node], capture_output=True, text=True).stdout
+    found = []
+    for pid in map(int, listed.split()):
+        with contextlib.suppress(OSError):
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            found.append((pid, words))
+    return found
+
+
+def _ours(title: str) -> bool:
+    return (
+        title.startswith(("ray::NodeActor", "ray::Manager")) or "losses_job" in title or "spawn_main" in title
+    )
+
+
+def _kill(node: str, title: str) -> None:
+    for pid, words in _titles(node):
+        if words.startswith(title):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def _pss(pid: int) -> float:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return 1024.0 * int(line.split()[1])
+    return 0.0
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(prog="make bench-losses", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two minutes of losses instead of ten")
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--photos", type=int, default=240)
+    parser.add_argument("--step", type=float, default=0.12, help=f"seconds of training for {BATCH} images")
+    begun = time.monotonic()
+    Losses(parser.parse_args()).main()
+    say(f"took {time.monotonic() - begun:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

@@ -15,12 +15,12 @@ from typing import Any
 SIZE, BATCH = 160, 32
 
 
-def headrace(share: bool | str, workers: int) -> Iterator[Any]:
+def headrace(share: bool | str, workers: int, source: str) -> Iterator[Any]:
     """headrace's loader; epochs, one after the other."""
     import headrace as hr
 
     recipe = hr.Recipe(
-        source=hr.folder("s3://photos/train"),
+        source=hr.folder(source),
         decode=hr.image.decode(),
         augment=[hr.image.random_resized_crop(SIZE), hr.image.horizontal_flip()],
     )
@@ -116,13 +116,14 @@ def main() -> None:
     parser.add_argument("loader", choices=["headrace", "alone", "torch", "ray"])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=2)
+    parser.add_argument("--source", default="s3://photos/train")
     parser.add_argument("--meet", default="", help="a folder in which ranks meet before each epoch")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--name", default="0")
     options = parser.parse_args()
     loaders = {
-        "headrace": lambda: headrace("ray", options.workers),
-        "alone": lambda: headrace(False, options.workers),
+        "headrace": lambda: headrace("ray", options.workers, options.source),
+        "alone": lambda: headrace(False, options.workers, options.source),
         "torch": lambda: torch_obstore(options.workers),
         "ray": lambda: ray_data(options.workers),
     }

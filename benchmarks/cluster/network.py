@@ -58,8 +58,9 @@ class Lan:
             for device in ("eth0", "lo"):
                 _run("ip", "-n", name, "link", "set", device, "up")
 
-    def limit(self, name: str, rate: str | None) -> None:
-        """What a namespace may send, and what may be sent to it, in a second, as tc says it; None: as it comes."""
+    def limit(self, name: str, rate: str | None, *, latency: str = LATENCY) -> None:
+        """What a namespace may send, and what may be sent to it, in a second, as tc says it; None: as it comes.
+        ``latency``: what the queue before it holds."""
         port = f"p{[self.storage, *self.nodes].index(name)}"
         for where, device in ((name, "eth0"), (self.hub, port)):
             base = ("tc", "-n", where, "qdisc")
@@ -78,7 +79,7 @@ class Lan:
                     "burst",
                     BURST,
                     "latency",
-                    LATENCY,
+                    latency,
                 )
 
     def cut(self, name: str, *, cut: bool) -> None:

@@ -58,8 +58,32 @@ def test_code_is_not_imported_unless_it_is_trusted(monkeypatch: pytest.MonkeyPat
             ):
                 Recipe.from_dict(data, trust_code=trust)  # type: ignore[arg-type]
         assert "not_to_be_imported" not in sys.modules
+        for listed in ([], ["os", "not_to_be"], ("not_to_be_imported.more",)):
+            with pytest.raises(
+                OptionError, match=rf"^{place}: not_to_be_imported:function is not of the modules"
+            ):
+                Recipe.from_dict(data, trust_code=listed)
+        assert "not_to_be_imported" not in sys.modules
     assert Recipe.from_dict(data, trust_code=True).target_transform(5) == 5  # type: ignore[misc]
     assert "not_to_be_imported" in sys.modules
+
+
+def test_a_list_lets_in_what_its_modules_define_and_not_what_they_import(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "listed").mkdir()
+    (tmp_path / "listed" / "__init__.py").write_text("from listed.inner import function")
+    lines = ["import os", "from os import system", "def function(value): return value", "class Kind: ..."]
+    (tmp_path / "listed" / "inner.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    for path in ("listed.inner:function", "listed.inner:Kind"):
+        data = document() | {"target_transform": {"code": path}, "batch": None}
+        for listed in (["listed"], {"listed.inner"}, ("other", "listed.inner")):
+            assert Recipe.from_dict(data, trust_code=listed).target_transform is not None
+    for path in ("listed.inner:os.system", "listed.inner:system", "listed:function"):
+        data = document() | {"target_transform": {"code": path}, "batch": None}
+        with pytest.raises(OptionError, match="is not defined there"):
+            Recipe.from_dict(data, trust_code=["listed"])
     del sys.modules["not_to_be_imported"]
     with pytest.raises(
         OptionError, match=r"^decode: the recipe has code of its own, tests.recipes.plain_steps:shout"

@@ -21,6 +21,7 @@ from headrace.cluster.members import TROUBLE, Members, ask, greet, members_of
 from headrace.cluster.messages import Grant, Helper, Node, Opened, Refused, Rows, Teach, decode_reply, encode
 from headrace.cluster.pooled import Pool
 from headrace.coordinate.messages import Command, Order, OrderDone, Stop
+from headrace.core import environment
 from headrace.core.errors import ProtocolError
 from headrace.core.layout import RowLayout
 from headrace.engine.board import Claim
@@ -108,7 +109,7 @@ class Agent:
         self._rests: dict[str, float] = {}
         self._undone: list[tuple[Order, Claim]] = []
         self._numbers = itertools.count(1)
-        self._pace = Pace(_FIRST, _MOST)
+        self._pace = Pace(_FIRST if environment.paced() else _MOST, _MOST)
         self._in_flight = 0
         self._stopped = False
         self._help = Help(assistance.workers)

@@ -122,6 +122,11 @@ def host_idle(otherwise: float) -> float:
     return float(os.environ.get("HEADRACE_HOST_IDLE", otherwise))
 
 
+def paced() -> bool:
+    """``HEADRACE_PACING``: whether bytes on their way to one receiver are bounded by measured delays."""
+    return os.environ.get("HEADRACE_PACING", "").lower() not in ("0", "false", "no")
+
+
 def host_events() -> str:
     """``HEADRACE_HOST_EVENTS``: a file to which a shared host writes all that it is told; empty: none."""
     return os.environ.get("HEADRACE_HOST_EVENTS", "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -168,12 +168,16 @@ class Recipe:
 
     @classmethod
     def from_dict(
-        cls, data: dict[str, Any], *, source: Source | None = None, trust_code: bool = False
+        cls,
+        data: dict[str, Any],
+        *,
+        source: Source | None = None,
+        trust_code: bool | Collection[str] = False,
     ) -> Recipe:
         """The recipe that ``to_dict`` was called on: equal fingerprints, equal samples.
 
         ``source``: in the place of the one that is written. ``trust_code``: code that the recipe names is imported,
-        which runs it; without it, such a recipe is refused.
+        which runs it; without it, such a recipe is refused. A list has the modules and packages of which it may be.
         """
         from headrace.recipes.plain import from_plain
 

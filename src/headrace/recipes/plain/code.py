@@ -31,7 +31,11 @@ def write_code(function: Any, where: str) -> dict[str, Any]:
     return {"code": _path(function, where)} if own is None else {"own": own}
 
 
-def read_code(data: Any, where: str, *, trust: bool) -> Any:
+Trust = bool | tuple[str, ...]
+"""Whose code may be imported: anybody's, nobody's, or what these modules and packages define."""
+
+
+def read_code(data: Any, where: str, *, trust: Trust) -> Any:
     """The callable that was written. Without ``trust`` nothing is imported, and only headrace's own are read."""
     match data:
         case {"own": str(name)} if len(data) == 1:
@@ -97,13 +101,16 @@ def _why_not(function: Any, module: str, name: Any) -> str:
     return "" if same else f"is not what is found as {module}:{name}"
 
 
-def _load(path: str, where: str, *, trust: bool) -> Any:
+def _load(path: str, where: str, *, trust: Trust) -> Any:
     module, _, name = path.partition(":")
     parts = [*module.split("."), *name.split(".")]
     if not all(part.isidentifier() for part in parts) or module in _MAINS:
         raise OptionError(
             f"{where}: {shown(path)} is no import path (module:name) that headrace writes; the data is damaged"
         )
+    if isinstance(trust, tuple) and not any(f"{module}.".startswith(f"{one}.") for one in trust):
+        listed = ", ".join(trust) if trust else "none"
+        raise OptionError(f"{where}: {path} is not of the modules whose code may be imported here ({listed})")
     if not trust:
         raise OptionError(
             f"{where}: the recipe has code of its own, {path}, and to import code is to run it. If you trust where "
@@ -120,4 +127,7 @@ def _load(path: str, where: str, *, trust: bool) -> Any:
         ) from error
     if not callable(found):
         raise OptionError(f"{where}: {path} is {shown(found)}, which cannot be called")
+    # (a module also has what it imports itself, os.system for one: only what it defines is its own)
+    if isinstance(trust, tuple) and _path(found, where) != path:
+        raise OptionError(f"{where}: {path} is not defined there, but as {_path(found, where)}")
     return found

@@ -13,7 +13,7 @@ from headrace.core.version import __version__
 from headrace.recipes.image.annotations import Follower
 from headrace.recipes.image.mixing import BatchStep
 from headrace.recipes.op import Op
-from headrace.recipes.plain.code import read_code
+from headrace.recipes.plain.code import Trust, read_code
 from headrace.recipes.plain.registry import named
 from headrace.recipes.plain.types import (
     alternatives,
@@ -120,7 +120,7 @@ SOURCES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 """The sources that are no more than their arguments: what makes them, and the types of these."""
 
 
-def from_plain(data: Any, *, source: Any = None, trust_code: bool = False) -> dict[str, Any]:
+def from_plain(data: Any, *, source: Any = None, trust_code: Any = False) -> dict[str, Any]:
     """The arguments of the recipe that ``to_plain`` was given. See ``Recipe.from_dict``."""
     try:
         return _arguments(data, source, Reader(trust_code=trust_code))
@@ -162,10 +162,11 @@ def _arguments(data: Any, source: Any, reader: Reader) -> dict[str, Any]:
 
 
 class Reader:
-    """Reads the parts of a recipe. ``trust_code``: whether code may be imported."""
+    """Reads the parts of a recipe. ``trust_code``: whether code may be imported, or of which modules."""
 
-    def __init__(self, *, trust_code: bool) -> None:
-        self._trust = trust_code is True
+    def __init__(self, *, trust_code: Any) -> None:
+        listed = isinstance(trust_code, list | tuple | set | frozenset)
+        self._trust: Trust = tuple(sorted(map(str, trust_code))) if listed else trust_code is True
 
     def code(self, data: Any, where: str) -> Any:
         """A callable."""

@@ -1,0 +1,132 @@
+"""Eight nodes send rows to one at the same time, through its cable: how long batches are waited for, with pacing and
+without.
+
+No Ray: nine nodes, each in a network namespace. The cable of the one is short, and the queue before it too, as in a
+switch: what does not fit is dropped, and sent again by TCP after a while.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from benchmarks.bucket.network import inside
+from benchmarks.cluster.network import Lan, address
+
+from headrace.cluster.messages import Node, View
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SENDERS = 8
+RATE, QUEUE = "200mbit", "5ms"
+MEMORY = 64 << 20
+
+
+class Incast:
+    """The nine nodes."""
+
+    def __init__(self, photos: Path) -> None:
+        self._photos = photos
+        self.lan = Lan(1 + SENDERS)
+        self._place = Path(tempfile.mkdtemp(prefix="hri-"))
+        self._nodes: list[subprocess.Popen[str]] = []
+        token = secrets.token_hex(16)
+        try:
+            described = []
+            for number, name in enumerate(self.lan.nodes):
+                command = [
+                    *inside(name), sys.executable, "-m", "benchmarks.cluster.node", f"n{number}", address(number),
+                    token, str(MEMORY), "1" if number else "0",
+                ]  # fmt: skip
+                process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=self.environment(number),
+                )
+                self._nodes.append(process)
+                assert process.stdout is not None
+                described.append(msgspec.json.decode(process.stdout.readline(), type=Node))
+            view = msgspec.json.encode(View(1, tuple(described))).decode() + "\n"
+            for process in self._nodes:
+                assert process.stdin is not None and process.stdout is not None
+                process.stdin.write(view)
+                process.stdin.flush()
+                process.stdout.readline()
+        except BaseException:
+            self.close()
+            raise
+        self.lan.limit(self.lan.nodes[0], RATE, latency=QUEUE)
+
+    def environment(self, node: int) -> dict[str, str]:
+        """Of what runs on a node."""
+        runtime = self._place / f"n{node}"
+        runtime.mkdir(mode=0o700, exist_ok=True)
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]),
+            "HEADRACE_RUNTIME_DIR": str(runtime),
+            "HEADRACE_RECORD": "0",
+            "HEADRACE_PROFILES": "0",
+            "HEADRACE_HOST_IDLE": "1",
+        }
+
+    def measure(self, *, paced: bool, epochs: int) -> dict[str, Any]:
+        """A job on the first node."""
+        before = self.lan.moved(self.lan.nodes[0])[0]
+        command = [
+            *inside(self.lan.nodes[0]), sys.executable, "-m", "benchmarks.cluster.job", "headrace", "--source",
+            str(self._photos), "--workers", "1", "--epochs", str(epochs),
+        ]  # fmt: skip
+        environment = {**self.environment(0), "HEADRACE_PACING": "1" if paced else "0"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+        if done.returncode or not done.stdout:
+            raise RuntimeError(f"incast: {done.stderr[-600:]}")
+        told = json.loads(done.stdout.splitlines()[-1])
+        waits = np.array([wait for epoch in told["epochs"][1:] for wait in epoch["waits"]])
+        cluster = next((row for row in told["stats"].splitlines() if row.startswith("cluster")), "")
+        return {
+            "p50": float(np.quantile(waits, 0.5)),
+            "p99": float(np.quantile(waits, 0.99)),
+            "ratio": float(np.quantile(waits, 0.99) / np.quantile(waits, 0.5)),
+            "images_s": statistics.mean(one["images"] / one["seconds"] for one in told["epochs"][1:]),
+            "mb": (self.lan.moved(self.lan.nodes[0])[0] - before) / 1e6,
+            "cluster": cluster, "waits": [round(1000*x) for x in waits.tolist()][:150],
+        }
+
+    def close(self) -> None:
+        """End all of it."""
+        for process in self._nodes:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
+        self.lan.close()
+        shutil.rmtree(self._place, ignore_errors=True)
+
+
+def main() -> None:
+    """Only this, for a look."""
+    incast = Incast(Path(sys.argv[1]))
+    try:
+        for paced in (True, False):
+            print(paced, incast.measure(paced=paced, epochs=2))
+    finally:
+        incast.close()
+
+
+if __name__ == "__main__":
+    main()

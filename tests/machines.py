@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from headrace.core.topology import MemoryNode
 
@@ -120,6 +122,27 @@ class Machine:
 
     def _distances(self, number: int) -> Sequence[int]:
         return (self.distances or {}).get(number) or [10 if one == number else 21 for one in self.nodes]
+
+
+def made_up_cuda(
+    machine: Machine, *, current: int = 0, visible: range = range(8), used: frozenset[int] = frozenset()
+) -> Any:
+    """torch.cuda as a rank would see it that sees some of the machine's GPUs and has memory on some of those."""
+    addresses = sorted(a for a, (_, kind) in (machine.devices or {}).items() if kind[0].startswith("0x03"))
+
+    def properties(device: int) -> Any:
+        domain, bus, slot = addresses[visible[device]][:-2].split(":")
+        return SimpleNamespace(
+            pci_domain_id=int(domain, 16), pci_bus_id=int(bus, 16), pci_device_id=int(slot, 16)
+        )
+
+    return SimpleNamespace(
+        is_initialized=lambda: True,
+        current_device=lambda: current,
+        device_count=lambda: len(visible),
+        memory_allocated=lambda device: 4096 * (device in used),
+        get_device_properties=properties,
+    )
 
 
 def cards(*nodes: int) -> dict[str, tuple[int, tuple[str, str]]]:

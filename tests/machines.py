@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from headrace.core.topology import MemoryNode
 
 GPU = ("0x030200", "0x10de")
+NIC = ("0x020000", "0x15b3")
 SWITCH = ("0x068000", "0x10de")
 
 
@@ -43,6 +46,10 @@ class Machine:
     """Address, memory node (-1: not said), and class and vendor."""
     packages: int = 1
     """Memory nodes in one package."""
+    paths: Mapping[str, str] | None = None
+    """Address of a device, and what leads to it: host bridge and bridges."""
+    interfaces: Mapping[str, tuple[str, int, str]] | None = None
+    """Name, address of the device (empty: there is none), speed and state of network interfaces."""
 
     def build(self, root: Path) -> str:
         """Write it; returns the root, as a name."""
@@ -61,11 +68,31 @@ class Machine:
         write(system / "node/has_cpu", spelled(number for number, cpus in self.nodes.items() if cpus))
         for address, (number, (kind, vendor)) in (self.devices or {}).items():
             device = root / "bus/pci/devices" / address
+            if address in (self.paths or {}):
+                device.parent.mkdir(parents=True, exist_ok=True)
+                (root / "devices" / self.path(address)).mkdir(parents=True)
+                device.symlink_to(root / "devices" / self.path(address))
             write(device / "numa_node", str(number))
             write(device / "local_cpulist", spelled(set(self.nodes.get(number, everything)) & online))
             write(device / "class", kind)
             write(device / "vendor", vendor)
+        for name, (address, speed, state) in (self.interfaces or {}).items():
+            self._interface(root, name, address, speed, state)
         return str(root)
+
+    def path(self, address: str) -> str:
+        """What leads to a device, with itself."""
+        return f"{(self.paths or {})[address]}/{address}"
+
+    def _interface(self, root: Path, name: str, address: str, speed: int, state: str) -> None:
+        place = self.path(address) if address else "virtual"
+        folder = root / "devices" / place / "net" / name
+        write(folder / "speed", str(speed))
+        write(folder / "operstate", state)
+        (root / "class/net").mkdir(parents=True, exist_ok=True)
+        (root / "class/net" / name).symlink_to(folder)
+        if address:
+            (folder / "device").symlink_to(root / "devices" / place)
 
     def _cpu(self, folder: Path, cpu: int, node: int, online: set[int]) -> None:
         if cpu in self.offline:
@@ -95,6 +122,27 @@ class Machine:
 
     def _distances(self, number: int) -> Sequence[int]:
         return (self.distances or {}).get(number) or [10 if one == number else 21 for one in self.nodes]
+
+
+def made_up_cuda(
+    machine: Machine, *, current: int = 0, visible: range = range(8), used: frozenset[int] = frozenset()
+) -> Any:
+    """torch.cuda as a rank would see it that sees some of the machine's GPUs and has memory on some of those."""
+    addresses = sorted(a for a, (_, kind) in (machine.devices or {}).items() if kind[0].startswith("0x03"))
+
+    def properties(device: int) -> Any:
+        domain, bus, slot = addresses[visible[device]][:-2].split(":")
+        return SimpleNamespace(
+            pci_domain_id=int(domain, 16), pci_bus_id=int(bus, 16), pci_device_id=int(slot, 16)
+        )
+
+    return SimpleNamespace(
+        is_initialized=lambda: True,
+        current_device=lambda: current,
+        device_count=lambda: len(visible),
+        memory_allocated=lambda device: 4096 * (device in used),
+        get_device_properties=properties,
+    )
 
 
 def cards(*nodes: int) -> dict[str, tuple[int, tuple[str, str]]]:
@@ -149,6 +197,32 @@ SUPERCHIP = Machine(  # two packages, each with a GPU whose memory is a node, an
     },
     devices={"0009:01:00.0": (2, GPU), "0019:01:00.0": (3, GPU)},
 )
+_SWITCHES = {0: "pci0000:10", 1: "pci0000:80"}
+RAILS = Machine(  # two packages, each with two PCI switches of two GPUs and a fast NIC; a slow one, a bond
+    TWO.nodes,
+    siblings=64,
+    devices={
+        **{f"0000:{0x20 + number:02x}:00.0": (number // 4, GPU) for number in range(8)},
+        **{f"0000:{0x40 + number:02x}:00.0": (number // 2, NIC) for number in range(4)},
+        "0000:03:00.0": (0, NIC),
+    },
+    paths={
+        **{
+            f"0000:{0x20 + number:02x}:00.0": f"{_SWITCHES[number // 4]}/0000:1{number // 2}:01.0"
+            for number in range(8)
+        },
+        **{
+            f"0000:{0x40 + number:02x}:00.0": f"{_SWITCHES[number // 2]}/0000:1{number}:01.0"
+            for number in range(4)
+        },
+        "0000:03:00.0": "pci0000:00/0000:00:01.0",
+    },
+    interfaces={
+        **{f"rail{number}": (f"0000:{0x40 + number:02x}:00.0", 200_000, "up") for number in range(4)},
+        "slow": ("0000:03:00.0", 1000, "up"),
+        "bond0": ("", 400_000, "up"),
+    },
+)
 OFFLINE = Machine({0: range(8), 1: range(8, 16)}, siblings=4, offline=frozenset({1, 5, *range(12, 16)}))
 MACHINES = {
     "one": ONE,
@@ -159,5 +233,6 @@ MACHINES = {
     "eight": EIGHT,
     "expanded": EXPANDED,
     "superchip": SUPERCHIP,
+    "rails": RAILS,
     "offline": OFFLINE,
 }

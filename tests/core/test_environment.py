@@ -96,6 +96,7 @@ def test_a_patience_that_is_none_is_refused(
         ("HEADRACE_RECORD", environment.recording, True),
         ("HEADRACE_PROFILES", environment.profiling, True),
         ("HEADRACE_AFFINITY", environment.affinity, True),
+        ("HEADRACE_RAILS", environment.rails, True),
         ("HEADRACE_SHARE", environment.sharing, None),
     ],
 )

@@ -12,8 +12,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core import topology
-from headrace.core.topology import Cpu, Device, MemoryNode, Topology
-from tests.machines import EXPANDED, MACHINES, OFFLINE, SUPERCHIP, TWO, UNEQUAL, Machine, spelled, write
+from headrace.core.topology import Cpu, Device, Interface, MemoryNode, Topology, away
+from tests.machines import (
+    EXPANDED,
+    MACHINES,
+    NIC,
+    OFFLINE,
+    RAILS,
+    SUPERCHIP,
+    TWO,
+    UNEQUAL,
+    Machine,
+    spelled,
+    write,
+)
 
 NOWHERE = Device(None, frozenset())
 
@@ -86,6 +98,58 @@ def test_devices_of_one_kind(tmp_path: Path) -> None:
     assert topology.read_alike("0000:ff:00.0", root) == ()
     (tmp_path / "bus/pci/devices/0000:13:00.0/class").unlink()
     assert topology.read_alike("0000:13:00.0", root) == ()
+
+
+def test_what_leads_to_a_device(tmp_path: Path) -> None:
+    root = RAILS.build(tmp_path)
+    gpu = topology.read_device("0000:25:00.0", root)
+    assert gpu == Device(1, frozenset(RAILS.nodes[1]), ("pci0000:80", "0000:12:01.0", "0000:25:00.0"))
+
+
+def test_network_interfaces(tmp_path: Path) -> None:
+    root = RAILS.build(tmp_path)
+    found = {one.name: one for one in topology.read_interfaces(root)}
+    assert sorted(found) == ["rail0", "rail1", "rail2", "rail3", "slow"]  # and nothing virtual
+    assert found["rail2"] == Interface("rail2", topology.read_device("0000:42:00.0", root), 200_000, True)
+    assert found["slow"].speed == 1000 and found["slow"].device.node == 0
+    own = tmp_path / "class/net/rail0"
+    for text, speed in (("-1", 0), ("4294967295", 0), ("", 0), ("fast", 0), ("400000", 400_000)):
+        write(own / "speed", text)
+        assert topology.read_interfaces(root)[0].speed == speed
+    (own / "speed").unlink()
+    for state, up in (("down", False), ("unknown", True), ("dormant", False), ("lowerlayerdown", False)):
+        write(own / "operstate", state)
+        assert topology.read_interfaces(root)[0].up is up
+    assert topology.read_interfaces(root)[0].speed == 0
+    (own / "device").unlink()
+    assert topology.read_interfaces(root)[0].name == "rail1"
+    assert topology.read_interfaces(str(tmp_path / "none")) == ()
+
+
+def test_an_interface_of_a_virtual_machine(tmp_path: Path) -> None:
+    """Its device lies below a PCI device that has the memory node, and the bus below something else."""
+    bridge = "platform/70000000.pci/pci0000:00"
+    machine = Machine({0: [0, 1]}, devices={"0000:00:03.0": (0, NIC)}, paths={"0000:00:03.0": bridge})
+    root = machine.build(tmp_path)
+    folder = tmp_path / "devices" / bridge / "0000:00:03.0/virtio2/net/eth0"
+    write(folder / "operstate", "up")
+    (folder / "device").symlink_to("../../../virtio2")
+    (tmp_path / "class/net").mkdir(parents=True)
+    (tmp_path / "class/net/eth0").symlink_to(folder)
+    device = Device(0, frozenset({0, 1}), ("pci0000:00", "0000:00:03.0"))
+    assert topology.read_interfaces(root) == (Interface("eth0", device, 0, True),)
+
+
+def test_how_far_devices_are_from_each_other(tmp_path: Path) -> None:
+    root = RAILS.build(tmp_path)
+    nodes = topology.read_nodes(root)
+    gpu = topology.read_device("0000:20:00.0", root)
+    nics = {one.name: away(gpu, one.device, nodes) for one in topology.read_interfaces(root)}
+    order = sorted(nics, key=lambda name: nics[name] or (9, 9))
+    assert order == ["rail0", "rail1", "slow", "rail2", "rail3"]  # switch, host bridge, memory node, far
+    assert nics["rail2"] == nics["rail3"] == (2, 21)
+    assert (away(gpu, Device(1, frozenset())), away(gpu, Device(None, frozenset()))) == ((3, 0), None)
+    assert away(gpu, gpu) == (0, -3)
 
 
 @pytest.mark.parametrize(
@@ -214,6 +278,8 @@ def test_own_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_this_machine() -> None:
+    for interface in topology.read_interfaces():
+        assert interface.device.path and interface.speed >= 0
     read = topology.read_topology()
     assert len({cpu.number for cpu in read.cpus}) == len(read.cpus)
     for address in os.listdir("/sys/bus/pci/devices") if os.path.isdir("/sys/bus/pci/devices") else []:

@@ -13,12 +13,14 @@ import torch
 from torch.utils.data import IterableDataset
 
 import headrace as hr
+from headrace.cluster import rails
 from headrace.core import topology
+from headrace.engine import worker
 from headrace.engine.task import RecipeTask
 from headrace.engine.worker import Settled
 from headrace.loader import placing
 from headrace.planning import Ranks
-from tests.machines import EIGHT, EXPANDED, FOUR, ONE, ONE_ROOT, TWO, Machine, write
+from tests.machines import EIGHT, EXPANDED, FOUR, ONE, ONE_ROOT, RAILS, TWO, Machine, made_up_cuda, write
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "SLURM_LOCALID", "SLURM_CPUS_PER_TASK")
 
@@ -204,22 +206,8 @@ def cuda(
     visible: range = range(8),
     used: frozenset[int] = frozenset(),
 ) -> Any:
-    """torch.cuda as a rank would see it that sees some of the machine's GPUs and has memory on some of those."""
-    addresses = sorted(a for a, (_, kind) in (machine.devices or {}).items() if kind[0].startswith("0x03"))
-
-    def properties(device: int) -> Any:
-        domain, bus, slot = addresses[visible[device]][:-2].split(":")
-        return SimpleNamespace(
-            pci_domain_id=int(domain, 16), pci_bus_id=int(bus, 16), pci_device_id=int(slot, 16)
-        )
-
-    made = SimpleNamespace(
-        is_initialized=lambda: True,
-        current_device=lambda: current,
-        device_count=lambda: len(visible),
-        memory_allocated=lambda device: 4096 * (device in used),
-        get_device_properties=properties,
-    )
+    """torch.cuda as a rank would see it."""
+    made = made_up_cuda(machine, current=current, visible=visible, used=used)
     monkeypatch.setattr(torch, "cuda", made)
     return made
 
@@ -313,3 +301,47 @@ def test_cuda_is_not_woken(settle: Any, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(torch, "cuda", Asleep())
     assert settle(EXPANDED, 4) == [0, 1, 0, 1]
     assert asked == ["is_initialized"]
+
+
+# -- network interfaces --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def railed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The tree of a machine with four rails, each of which has an address."""
+    monkeypatch.setattr(rails, "address_of", lambda name: f"10.{ord(name[-1]) - ord('0')}.0.7/24")
+    placing._nodes.cache_clear()
+    return RAILS.build(tmp_path)
+
+
+def test_each_rank_has_the_rail_at_its_gpu(railed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert placing.find_rail(railed) is None  # nobody uses a GPU
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    for rank in range(8):
+        cuda(monkeypatch, RAILS, current=rank)
+        monkeypatch.setenv("RANK", str(rank))
+        found = placing.find_rail(railed)
+        assert found is not None
+        assert (found.address, found.cpus) == (f"10.{rank // 2}.0.7/24", set(RAILS.nodes[rank // 4]))
+    monkeypatch.setenv("HEADRACE_RAILS", "0")
+    assert placing.find_rail(railed) is None
+
+
+def test_an_agent_keeps_to_the_cpus_at_its_rail(railed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: RAILS.usable)
+    kept: list[frozenset[int]] = []
+    monkeypatch.setattr(worker, "keep_to", kept.append)
+    cuda(monkeypatch, RAILS, current=6)
+    task = task_like(RecipeTask)
+    task.agent = lambda *_: None
+    # (with more workers than fit at its memory node, the last one is elsewhere)
+    found = placing.settled(task, 128, railed)
+    assert isinstance(found, Settled)
+    for number in (0, 127, worker.AGENT):
+        found.settle(number)
+    assert kept == [set(RAILS.nodes[1]), set(RAILS.nodes[0]), set(RAILS.nodes[1])]
+    task.agent = None
+    found = placing.settled(task, 128, railed)
+    assert isinstance(found, Settled) and not found.agent
+    monkeypatch.setenv("HEADRACE_AFFINITY", "0")
+    assert placing.settled(task, 128, railed) is task

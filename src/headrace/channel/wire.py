@@ -191,10 +191,11 @@ def check_user(sock: socket.socket, what: str) -> None:
         raise ProtocolError(f"{what} belongs to user {uid}")
 
 
-def connect_tls(address: tuple[str, int], fingerprint: str, seconds: float) -> Wire:
-    """To another machine, whose certificate has to be the one that is expected: its SHA-256."""
+def connect_tls(address: tuple[str, int], fingerprint: str, seconds: float, *, source: str = "") -> Wire:
+    """To another machine, whose certificate has to be the one that is expected: its SHA-256. ``source``: the address
+    of this machine that it comes from; empty: whichever the system chooses."""
     deadline = time.monotonic() + seconds
-    sock = socket.create_connection(address, timeout=seconds)
+    sock = socket.create_connection(address, timeout=seconds, source_address=(source, 0) if source else None)
     try:
         sock.settimeout(max(0.1, deadline - time.monotonic()))
         wrapped = _client_context().wrap_socket(sock, server_hostname=None)

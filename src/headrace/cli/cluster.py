@@ -88,7 +88,8 @@ def _start(address: str, memory: str, cpus: int) -> int:
     )
     for one in view.nodes:
         helpers = f", {len(one.helpers)} helpers" if one.helpers else ""
-        print(line("", f"{one.id[:12]}  {one.host}:{one.port}  {show_size(one.memory)}{helpers}"))
+        rails = f", also at {', '.join(one.rails)}" if one.rails else ""
+        print(line("", f"{one.id[:12]}  {one.host}:{one.port}  {show_size(one.memory)}{helpers}{rails}"))
     print(line("use it", 'hr.DataLoader(recipe, ..., share="ray"), or HEADRACE_SHARE=ray'))
     return 0
 

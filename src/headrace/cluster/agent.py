@@ -15,7 +15,6 @@ import time
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from headrace.channel import wire
 from headrace.channel.wire import BODY_LIMIT, Wire
 from headrace.cluster.members import TROUBLE, Members, ask, greet, members_of
 from headrace.cluster.messages import Grant, Helper, Node, Opened, Refused, Rows, Teach, decode_reply, encode
@@ -244,7 +243,7 @@ class Agent:
 
     def _members(self) -> Members | None:
         try:
-            return members_of(self._assistance.pool.path)
+            return members_of(self._assistance.pool.path, self._assistance.pool.rail)
         except TROUBLE:
             return None
 
@@ -253,9 +252,8 @@ class Agent:
         told = self._assistance
         rest = _AGAIN
         try:
-            connection = wire.connect_tls(
-                (line.node.host, line.helper.port), line.helper.certificate, _CONNECT
-            )
+            helper = line.helper
+            connection = members.dialer.connect(line.node, helper.port, helper.certificate, _CONNECT)
             with self._lock:
                 line.wire = connection
             greet(connection, members.token)

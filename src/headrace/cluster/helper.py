@@ -43,6 +43,7 @@ from headrace.cluster.messages import (
     encode,
 )
 from headrace.cluster.pooled import Pool, PooledSource
+from headrace.cluster.rails import listen_at
 from headrace.coordinate.messages import Order
 from headrace.core.errors import HeadraceError, OptionError, ProtocolError
 from headrace.core.layout import RowLayout
@@ -73,6 +74,8 @@ class Config(msgspec.Struct):
     token: str
     socket: str
     """That of its node's server."""
+    rails: tuple[str, ...] = ()
+    """Addresses at which it listens, too."""
 
 
 class Known:
@@ -151,13 +154,12 @@ class HelperServer:
     def listen(self) -> Helper:
         """Take in those who know the token."""
         context, fingerprint = make_certificate(f"{self._config.node} helper")
-        host = self._config.host
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, 0), family=family, backlog=256)
-        threading.Thread(
-            target=self._accept, args=(listener, context), name="headrace-help", daemon=True
-        ).start()
-        return Helper(listener.getsockname()[1], fingerprint)
+        listeners = listen_at(self._config.host, 0, self._config.rails)
+        for listener in listeners:
+            threading.Thread(
+                target=self._accept, args=(listener, context), name="headrace-help", daemon=True
+            ).start()
+        return Helper(listeners[0].getsockname()[1], fingerprint)
 
     def _accept(self, listener: socket.socket, context: Any) -> None:
         while True:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import threading
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from headrace.cluster.agent import Assistance
@@ -14,6 +15,7 @@ from headrace.cluster.members import TROUBLE, Members, ask
 from headrace.cluster.messages import Ahead, Node
 from headrace.cluster.pooled import Pool, PooledSource, define
 from headrace.core.errors import HostRefused, OptionError
+from headrace.planning.rails import Rail
 from headrace.recipes.plain import source_to_plain
 from headrace.recipes.recipe import Recipe
 from headrace.sources.source import Source
@@ -62,9 +64,9 @@ class Joined:
                 continue
 
 
-def join(source: Source, *, must: bool) -> Joined | None:
+def join(source: Source, *, must: bool, find_rail: Callable[[], Rail | None]) -> Joined | None:
     """Have the servers of the cluster open a dataset. None where there is no cluster, or it is of no use to this
-    dataset; with ``must`` that is an error."""
+    dataset; with ``must`` that is an error. ``find_rail``: the network interface of this rank."""
     if not must and not ray_node():
         return None
     try:
@@ -82,7 +84,8 @@ def join(source: Source, *, must: bool) -> Joined | None:
     if found is None:
         return None
     path, members = found
-    pool = Pool(path, source.fingerprint(), definition)
+    rail = find_rail()
+    pool = Pool(path, source.fingerprint(), definition, "" if rail is None else rail.address)
     _define(members, pool)
     return Joined(source, pool, members)
 

@@ -29,6 +29,7 @@ from headrace.cluster.messages import (
     decode_reply,
     encode,
 )
+from headrace.cluster.rails import Dialer
 from headrace.core.errors import HeadraceError, HostRefused, ProtocolError
 from headrace.core.version import __version__
 
@@ -76,9 +77,10 @@ def answer(connection: Wire, seconds: float, *, body_limit: int = BODY_LIMIT) ->
 class Members:
     """The servers, for one process. Threads share it."""
 
-    def __init__(self, path: str) -> None:
-        """``path``: the socket of this node's server. Raises one of ``TROUBLE`` where there is none."""
-        self._path = path
+    def __init__(self, path: str, rail: str = "") -> None:
+        """``path``: the socket of this node's server; ``rail``: see ``Dialer``. Raises one of ``TROUBLE`` where there
+        is none."""
+        self._path, self.dialer = path, Dialer(rail)
         self._lock = threading.Lock()
         self._idle: dict[str, list[Wire]] = {}
         self._lent: dict[str, set[Wire]] = {}
@@ -185,7 +187,7 @@ class Members:
         if node.id == self.node:
             connection = wire.connect_unix(node.socket or self._path, _GREETING)
         else:
-            connection = wire.connect_tls((node.host, node.port), node.certificate, _GREETING)
+            connection = self.dialer.connect(node, node.port, node.certificate, _GREETING)
         try:
             greet(connection, self._token)
         except BaseException:
@@ -234,16 +236,17 @@ class Members:
             self._idle.clear()
 
 
-_here: dict[str, tuple[int, Members]] = {}
+_here: dict[tuple[str, str], tuple[int, Members]] = {}
 _finding = threading.Lock()
 
 
-def members_of(path: str) -> Members:
-    """The servers that this process knows by a socket: one object for all who ask. Raises one of ``TROUBLE``."""
+def members_of(path: str, rail: str = "") -> Members:
+    """The servers that this process knows by a socket, and connects to by a rail: one object for all who ask. Raises
+    one of ``TROUBLE``."""
     with _finding:
-        found = _here.get(path)
+        found = _here.get((path, rail))
         if found is None or found[0] != os.getpid():
-            found = _here[path] = (os.getpid(), Members(path))
+            found = _here[path, rail] = (os.getpid(), Members(path, rail))
         return found[1]
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised with every change of these messages."""
 MOST_SAMPLES = 1 << 16
 """That one request may ask for."""
@@ -48,6 +48,8 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
     socket: Text = ""
     """Where it listens for those on the same machine."""
     helpers: Annotated[tuple[Helper, ...], msgspec.Meta(max_length=1024)] = ()
+    rails: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)] = ()
+    """Addresses of its network interfaces, where it has several; server and helpers listen at all of them."""
 
 
 class View(Message, frozen=True):

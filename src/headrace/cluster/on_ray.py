@@ -23,6 +23,7 @@ from headrace.cluster.found import socket_of, sweep
 from headrace.cluster.helper import Config, Helpers
 from headrace.cluster.membership import Membership
 from headrace.cluster.messages import Node, Status, View, decode_reply, encode
+from headrace.cluster.rails import rails_of
 from headrace.cluster.server import NodeServer
 from headrace.core.errors import HostUnavailable, MissingExtra
 from headrace.core.memory import available_memory, usable_cpus
@@ -63,9 +64,10 @@ class NodeActor:
         context, fingerprint = make_certificate(node)
         self._server = NodeServer(node, token=token, memory=budget, log=_log)
         self._server.listen_unix(path)
-        port = self._server.listen_tls(host, 0, context)
-        self._self = Node(node, secrets.token_hex(8), host, port, fingerprint, budget, path)
-        self._helpers = Helpers(Config(node, host, token, path), usable_cpus() if cpus < 0 else cpus)
+        rails = rails_of(host)
+        port = self._server.listen_tls(host, 0, context, rails)
+        self._self = Node(node, secrets.token_hex(8), host, port, fingerprint, budget, path, rails=rails)
+        self._helpers = Helpers(Config(node, host, token, path, rails), usable_cpus() if cpus < 0 else cpus)
 
     def describe(self) -> bytes:
         """Where it is. It is also how others know that it is well."""

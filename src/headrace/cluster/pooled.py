@@ -46,6 +46,8 @@ class Pool(NamedTuple):
     dataset: str
     """The fingerprint."""
     definition: bytes
+    rail: str = ""
+    """The address that connections to other machines come from, with the bits of its network; empty: any."""
 
 
 class Pooled(NamedTuple):
@@ -141,7 +143,7 @@ class PooledSource:
         if time.monotonic() < self._missed:
             return None
         try:
-            return members_of(self._pool.path)
+            return members_of(self._pool.path, self._pool.rail)
         except TROUBLE:
             self._missed = time.monotonic() + _AGAIN
             return None

@@ -46,6 +46,7 @@ from headrace.cluster.messages import (
     encode,
 )
 from headrace.cluster.placement import Placement
+from headrace.cluster.rails import listen_at
 from headrace.core.errors import HeadraceError, OptionError, ProtocolError
 from headrace.recipes.plain import source_from_plain
 from headrace.sampling.uniform import epoch_order
@@ -92,13 +93,12 @@ class NodeServer:
         os.chmod(path, 0o600)
         self._listen(sock, self._accept_unix)
 
-    def listen_tls(self, host: str, port: int, context: ssl.SSLContext) -> int:
-        """Take in those on other machines who know the token; the port."""
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.create_server((host, port), family=family, backlog=256)
-        found: int = sock.getsockname()[1]
-        self._listen(sock, lambda taken, name: wire.accept_tls(taken, context, name, _GREETING))
-        return found
+    def listen_tls(self, host: str, port: int, context: ssl.SSLContext, rails: tuple[str, ...] = ()) -> int:
+        """Take in those on other machines who know the token, by whichever rail they come; the port."""
+        found = listen_at(host, port, rails)
+        for sock in found:
+            self._listen(sock, lambda taken, name: wire.accept_tls(taken, context, name, _GREETING))
+        return int(found[0].getsockname()[1])
 
     @staticmethod
     def _accept_unix(sock: socket.socket, name: str) -> Wire:

@@ -50,6 +50,11 @@ def affinity() -> bool:
     return os.environ.get("HEADRACE_AFFINITY", "") not in _NO
 
 
+def rails() -> bool:
+    """``HEADRACE_RAILS=0``: between machines, the system chooses the network interface."""
+    return os.environ.get("HEADRACE_RAILS", "") not in _NO
+
+
 def sharing() -> bool | str | None:
     """``HEADRACE_SHARE=1``: loaders of recipes share unless they are told otherwise; ``ray``: on all nodes of a Ray
     cluster. None: nothing is said."""

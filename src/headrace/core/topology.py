@@ -1,4 +1,4 @@
-"""Where CPUs, memory and devices lie in this machine, as the system tells it.
+"""Where CPUs, memory, devices and network interfaces lie in this machine, as the system tells it.
 
 Machines say less than they should: containers hide ``/sys``, virtual machines know of no memory nodes, CPUs are
 switched off. What is missing or makes no sense is left out. Who asks gets less, never an error.
@@ -6,8 +6,10 @@ switched off. What is missing or makes no sense is left out. Who asks gets less,
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from headrace.core.memory import cgroup_directories
@@ -19,6 +21,10 @@ _CPUSETS = ("cpuset.cpus.effective", "cpuset.effective_cpus", "cpuset.cpus")
 """Which CPUs a cgroup has: in version 2, and in version 1 with what cgroups above it take away, and without."""
 _DEVICES = "bus/pci/devices"
 _ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII)
+_HOST_BRIDGE = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
+_INTERFACES = "class/net"
+_UP = ("up", "unknown")
+"""What an interface says that carries something. (Drivers that do not know whether they do say so.)"""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,19 @@ class Device:
     """Number of its memory node; None: not known, or none."""
     cpus: frozenset[int]
     """The CPUs next to it; empty: not known."""
+    path: tuple[str, ...] = ()
+    """From the host bridge over all bridges to itself; empty: not known."""
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface that is a device, and nothing made of others."""
+
+    name: str
+    device: Device
+    speed: int = 0
+    """Mbit/s; 0: not known."""
+    up: bool = True
 
 
 def read_topology(root: str = SYS) -> Topology:
@@ -116,7 +135,8 @@ def read_device(address: str, root: str = SYS) -> Device:
     name = f"{int(found[1], 16):04x}:{found[2]}:{found[3]}.{found[4]}"
     folder = os.path.join(root, _DEVICES, name)
     node = _number(folder, "numa_node")
-    return Device(node if node >= 0 else None, parse_cpus(_text(folder, "local_cpulist")))
+    cpus = parse_cpus(_text(folder, "local_cpulist"))
+    return Device(node if node >= 0 else None, cpus, _pci_path(os.path.realpath(folder)))
 
 
 def read_alike(address: str, root: str = SYS) -> tuple[Device, ...]:
@@ -125,6 +145,41 @@ def read_alike(address: str, root: str = SYS) -> tuple[Device, ...]:
     kinds = {name: (_text(folder, name, "class"), _text(folder, name, "vendor")) for name in _names(folder)}
     kind = kinds.get(address.lower(), ("", ""))
     return tuple(read_device(name, root) for name in sorted(kinds) if all(kind) and kinds[name] == kind)
+
+
+def read_interfaces(root: str = SYS) -> tuple[Interface, ...]:
+    """The network interfaces that are PCI devices, by name. Bonds, bridges and the like are not among them."""
+    folder = os.path.join(root, _INTERFACES)
+    found = []
+    for name in sorted(_names(folder)):
+        own = os.path.join(folder, name)
+        device = os.path.join(own, "device")
+        path = _pci_path(os.path.realpath(device)) if os.path.exists(device) else ()
+        if len(path) < 2:
+            continue
+        # (0 and 2**32 - 1 are what some say who do not know)
+        word = _text(own, "speed").strip()
+        speed = int(word) if word.isascii() and word.isdigit() and len(word) < 9 else 0
+        up = _text(own, "operstate").strip() in _UP
+        found.append(Interface(name, read_device(path[-1], root), speed, up))
+    return tuple(found)
+
+
+def away(one: Device, other: Device, nodes: Sequence[MemoryNode] = ()) -> tuple[int, int] | None:
+    """How far two devices are from each other: less is nearer, in one machine; None: not known.
+
+    Nearest are those that share most bridges; then those at one memory node; then it is as far as between theirs.
+    """
+    pairs = zip(one.path, other.path, strict=False)
+    common = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
+    if common:
+        return 0, -common
+    if one.node is None or other.node is None:
+        return None
+    if one.node == other.node:
+        return 1, 0
+    far = next((node.distance(other.node) for node in nodes if node.number == one.node), None)
+    return (2, far) if far is not None else (3, 0)
 
 
 def own_cpus() -> frozenset[int]:
@@ -159,6 +214,13 @@ def parse_cpus(text: str) -> frozenset[int]:
             return frozenset()
         numbers.update(range(int(first), int(last) + 1))
     return frozenset(numbers)
+
+
+def _pci_path(path: str) -> tuple[str, ...]:
+    """The part of a device's path that is the PCI bus: a host bridge, bridges, and the device as the last."""
+    parts = path.split(os.sep)
+    first = next((at for at, part in enumerate(parts) if _HOST_BRIDGE.fullmatch(part)), len(parts))
+    return tuple(parts[first : first + 1] + [part for part in parts[first + 1 :] if _ADDRESS.fullmatch(part)])
 
 
 def _online(root: str) -> frozenset[int]:

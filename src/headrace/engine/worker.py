@@ -51,9 +51,12 @@ class Task(Protocol):
 class Settled:
     """A task whose workers keep to some of the CPUs each."""
 
-    def __init__(self, task: Task, cpus: Sequence[frozenset[int]]) -> None:
-        """``cpus``: those of each worker. One with a number beyond the last begins again with the first."""
-        self.task, self.cpus = task, cpus
+    def __init__(
+        self, task: Task, cpus: Sequence[frozenset[int]], agent: frozenset[int] = frozenset()
+    ) -> None:
+        """``cpus``: those of each worker. One with a number beyond the last begins again with the first. ``agent``:
+        those of the worker with the number ``AGENT``, where it has some of its own."""
+        self.task, self.cpus, self.agent = task, cpus, agent
 
     def start(self, link: Link) -> Runner:
         """See ``Task``."""
@@ -62,7 +65,7 @@ class Settled:
     def settle(self, worker: int) -> None:
         """Called in a worker before all else: threads stay where they are started, and memory where it is first
         written."""
-        keep_to(self.cpus[worker % len(self.cpus)])
+        keep_to((worker == AGENT and self.agent) or self.cpus[worker % len(self.cpus)])
 
 
 class Portable:

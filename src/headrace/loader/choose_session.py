@@ -18,6 +18,7 @@ from headrace.loader.learning import first_here
 from headrace.loader.left_rows import Leaves
 from headrace.loader.objects import ObjectTask
 from headrace.loader.pinning import wants_pinning
+from headrace.loader.placing import find_rail
 from headrace.loader.recipe_session import RecipeSession
 from headrace.loader.sessions import ErrorBook, Hosted, Session
 from headrace.loader.sharing import Sharing
@@ -110,7 +111,7 @@ def _recipe_session(
         )
     pool = None
     if options.cluster is not False:
-        pool = join(recipe.source, must=options.cluster is True)
+        pool = join(recipe.source, must=options.cluster is True, find_rail=find_rail)
     return RecipeSession(
         spec,
         recipe,

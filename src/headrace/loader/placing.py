@@ -7,13 +7,15 @@ from typing import Any
 
 import torch
 
+from headrace.cluster.rails import read_nics
 from headrace.core import environment, topology
 from headrace.core.errors import OptionError
-from headrace.core.topology import MemoryNode
+from headrace.core.topology import Device, MemoryNode
 from headrace.engine.task import RecipeTask
 from headrace.engine.worker import Settled, Task
 from headrace.loader.place import cpus_per_rank, find_place, ranks_here
 from headrace.planning import Ranks, cpu_sets, staff
+from headrace.planning.rails import Rail, rail_of
 
 
 def settled(task: Task, workers: int, root: str = "") -> Task:
@@ -28,7 +30,20 @@ def settled(task: Task, workers: int, root: str = "") -> Task:
     # Of a recipe's workers, as many threads as they may get in time.
     threads = staff(cpus_per_rank(), workers).threads if isinstance(task, RecipeTask) else 1
     cpus = cpu_sets(_nodes(root), usable, _ranks(root), workers, threads, bound=_bound(usable, root))
-    return task if cpus is None else Settled(task, cpus)
+    if cpus is None:
+        return task
+    rail = find_rail(root) if isinstance(task, RecipeTask) and task.agent is not None else None
+    return Settled(task, cpus, frozenset() if rail is None else rail.cpus & usable)
+
+
+def find_rail(root: str = "") -> Rail | None:
+    """The network interface of this rank, where there is one that is nearest to its GPU."""
+    root = root or topology.SYS
+    nics = read_nics(root)
+    if not nics:
+        return None
+    count, own = _standing()
+    return rail_of(own, _gpus(count, own, root), count, nics, topology.read_nodes(root))
 
 
 @functools.lru_cache(maxsize=1)
@@ -48,18 +63,25 @@ def _bound(usable: frozenset[int], root: str) -> bool:
 
 def _ranks(root: str) -> Ranks:
     """This rank among those on this machine."""
+    count, own = _standing()
+    return Ranks(
+        count, own, tuple(None if gpu is None else _node_of(gpu, root) for gpu in _gpus(count, own, root))
+    )
+
+
+def _standing() -> tuple[int, int]:
+    """How many ranks are on this machine, and which of them this one is."""
     try:
         rank, world_size = find_place()
     except OptionError:  # said where it matters
         rank, world_size = 0, 1
     count = max(1, ranks_here(world_size))
     local = environment.local_rank()
-    own = (rank if local is None else local) % count
-    return Ranks(count, own, _gpus(count, own, root))
+    return count, (rank if local is None else local) % count
 
 
-def _gpus(count: int, own: int, root: str) -> tuple[int | None, ...]:
-    """The memory node of each rank's GPU, as far as it is known: never by waking a GPU that nobody uses yet."""
+def _gpus(count: int, own: int, root: str) -> tuple[Device | None, ...]:
+    """Each rank's GPU, as far as it is known: never by waking a GPU that nobody uses yet."""
     cuda: Any = torch.cuda
     if not cuda.is_initialized():
         return ()
@@ -69,18 +91,18 @@ def _gpus(count: int, own: int, root: str) -> tuple[int | None, ...]:
         return ()
 
 
-def _gpus_seen(cuda: Any, count: int, own: int, root: str) -> tuple[int | None, ...]:
+def _gpus_seen(cuda: Any, count: int, own: int, root: str) -> tuple[Device | None, ...]:
     device, devices = _own_device(cuda), int(cuda.device_count())
     if device in (0, own) and devices >= count > 1:
         # Each rank sees all GPUs, and takes that of its own number. (0 is also what torch says where nobody chose.)
-        return tuple(_node_of(cuda, number, root) for number in range(count))
-    node = _node_of(cuda, device, root)
-    alike = [one.node for one in topology.read_alike(_address(cuda, device), root)]
-    if len(alike) == count and node in alike:
+        return tuple(topology.read_device(_address(cuda, number), root) for number in range(count))
+    mine = topology.read_device(_address(cuda, device), root)
+    alike = list(topology.read_alike(_address(cuda, device), root))
+    if len(alike) == count and mine in alike:
         # There is a rank for each GPU, though not known which for which: it is how many are where that counts.
-        alike.remove(node)
-        return (*alike[:own], node, *alike[own:])
-    return (*[None] * own, node)
+        alike.remove(mine)
+        return (*alike[:own], mine, *alike[own:])
+    return (*[None] * own, mine)
 
 
 def _own_device(cuda: Any) -> int:
@@ -89,12 +111,11 @@ def _own_device(cuda: Any) -> int:
     return used[0] if len(used) == 1 else int(cuda.current_device())
 
 
-def _node_of(cuda: Any, device: int, root: str) -> int | None:
+def _node_of(gpu: Device, root: str) -> int | None:
     """The memory node of a GPU, or the only one whose CPUs are next to it."""
-    found = topology.read_device(_address(cuda, device), root)
-    if found.node is not None or not found.cpus:
-        return found.node
-    near = [node.number for node in _nodes(root) if found.cpus & node.cpus]
+    if gpu.node is not None or not gpu.cpus:
+        return gpu.node
+    near = [node.number for node in _nodes(root) if gpu.cpus & node.cpus]
     return near[0] if len(near) == 1 else None
 
 

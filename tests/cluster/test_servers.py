@@ -248,7 +248,7 @@ def test_a_server_that_hangs_is_left_alone(
     servers: Servers, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pooled_module, "_PATIENCE", 0.3)
-    monkeypatch.setattr(members_module, "_GREETING", 0.3)
+    monkeypatch.setattr(members_module, "GREETING", 0.3)
     found = introduce(servers, source)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hung = msgspec.structs.replace(servers.nodes["n1"], port=silent.getsockname()[1], incarnation="hung")

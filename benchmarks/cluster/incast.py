@@ -102,7 +102,8 @@ class Incast:
             "ratio": float(np.quantile(waits, 0.99) / np.quantile(waits, 0.5)),
             "images_s": statistics.mean(one["images"] / one["seconds"] for one in told["epochs"][1:]),
             "mb": (self.lan.moved(self.lan.nodes[0])[0] - before) / 1e6,
-            "cluster": cluster, "waits": [round(1000*x) for x in waits.tolist()][:150],
+            "cluster": cluster,
+            "waits": [round(1000 * x) for x in waits.tolist()][:150],
         }
 
     def close(self) -> None:

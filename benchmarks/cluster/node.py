@@ -22,7 +22,7 @@ def main() -> None:
     path = socket_of(name)
     server.listen_unix(path)
     context, fingerprint = make_certificate(name)
-    port = server.listen_tls(host, 0, context)
+    port = server.listen_tls(host, context)
     started = Helpers(Config(name, host, token, path), helpers)
     node = Node(name, os.urandom(4).hex(), host, port, fingerprint, memory, path, started.all)
     print(msgspec.json.encode(node).decode(), flush=True)

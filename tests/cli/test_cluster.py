@@ -17,3 +17,10 @@ def test_memory_has_to_be_some(capsys: pytest.CaptureFixture[str]) -> None:
     assert "holds nothing" in capsys.readouterr().err
     assert main(["cluster", "start", "--memory", "much"]) == 1
     assert "much" in capsys.readouterr().err
+
+
+def test_ports_are_checked_before_ray_is_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "start", "--ports", "7500-7400"]) == 1
+    assert "--ports 7500-7400" in capsys.readouterr().err
+    assert main(["cluster", "start", "--ports", "7400-7402", "--cpus", "3"]) == 1
+    assert "this node wants 4" in capsys.readouterr().err

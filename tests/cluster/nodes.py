@@ -51,7 +51,7 @@ class Servers:
         server = NodeServer(name, token=TOKEN, memory=memory, log=self.log.append)
         path = str(self.folder / f"{name}.sock")
         server.listen_unix(path)
-        port = server.listen_tls("127.0.0.1", 0, context)
+        port = server.listen_tls("127.0.0.1", context)
         node = Node(name, os.urandom(4).hex(), "127.0.0.1", port, fingerprint, memory, path)
         self.servers[name], self.nodes[name] = server, node
         return node

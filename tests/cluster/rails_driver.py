@@ -40,7 +40,7 @@ def node(path: str, name: str, host: str, helpers: str) -> None:
     server = NodeServer(name, token=TOKEN, memory=64 << 20, log=lambda text: print(text, file=sys.stderr))
     server.listen_unix(path)
     rails = rails_of(host)
-    port = server.listen_tls(host, 0, context, rails)
+    port = server.listen_tls(host, context, rails=rails)
     made = Helpers(Config(name, host, TOKEN, path, rails), int(helpers))
     own = Node(name, name, host, port, fingerprint, 64 << 20, path, made.all, rails)
     print(msgspec.json.encode(own).decode(), flush=True)

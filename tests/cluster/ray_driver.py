@@ -11,6 +11,7 @@ import io
 import json
 import os
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -134,6 +135,33 @@ def kills(ray: Any, folder: str) -> dict[str, Any]:
     return out
 
 
+def ports(ray: Any, folder: str) -> dict[str, Any]:
+    """Servers and helpers on ports of a range; and none of them where others have all of it."""
+    first = 23_500 + os.getpid() % 5000
+    wanted = f"{first}-{first + 11}"
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        options = ["--memory", "64MiB", "--cpus", "1", "--ports"]
+        commands = [command(["cluster", "start", *options, wanted])]
+        view = on_ray.current(ray)
+        assert view is not None
+        used = [port for one in view.nodes for port in (one.port, *(helper.port for helper in one.helpers))]
+        commands += [command(["cluster", "start", *options, wanted]), command(["cluster", "stop"])]
+    host = view.nodes[0].host
+    with contextlib.ExitStack() as taken, contextlib.redirect_stderr(said):
+        for port in (first, first + 1):
+            taken.enter_context(socket.create_server((host, port)))
+        commands += [command(["cluster", "start", *options, f"{first}-{first + 1}"])]
+    left = on_ray.current(ray)
+    return {
+        "commands": commands,
+        "said": said.getvalue(),
+        "first": first,
+        "used": used,
+        "left": left is not None,
+    }
+
+
 CLUSTER: Any = None
 
 
@@ -150,7 +178,7 @@ def main() -> None:
         CLUSTER.add_node(num_cpus=2, object_store_memory=80 << 20)
     ray.init(address=CLUSTER.address, namespace="tests", log_to_driver=False, logging_level="ERROR")
     try:
-        print(json.dumps({"jobs": jobs, "kills": kills}[what](ray, folder)))
+        print(json.dumps({"jobs": jobs, "kills": kills, "ports": ports}[what](ray, folder)))
     finally:
         ray.shutdown()
         CLUSTER.shutdown()

@@ -23,6 +23,7 @@ from headrace.cluster.members import ask, greet
 from headrace.cluster.messages import Grant, Teach
 from headrace.core.errors import HostRefused
 from tests.cluster.nodes import TOKEN, Servers, write_photos
+from tests.loader.helpers import wait_until
 
 PHOTOS = 96
 
@@ -244,4 +245,10 @@ def test_helpers_end_with_who_started_them(servers: Servers) -> None:
     process.stdin.close()
     assert process.wait(10) == 0
     helpers.look()
-    assert len(helpers.all) == 1 and helpers._processes[0] is not process, "and another takes its place"
+    assert helpers._processes[0] is not process, "another takes its place, and nobody waits for it to start"
+
+    def there() -> bool:
+        helpers.look()
+        return len(helpers.all) == 1
+
+    assert wait_until(there)

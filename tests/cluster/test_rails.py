@@ -23,6 +23,7 @@ from headrace.channel import wire
 from headrace.cluster import rails
 from headrace.cluster.certificates import make_certificate
 from headrace.cluster.messages import Node, View
+from headrace.cluster.ports import ANY
 from headrace.cluster.rails import Dialer, address_of, listen_at, rails_of
 from tests.cluster.nodes import write_photos
 from tests.machines import RAILS
@@ -39,7 +40,7 @@ class Listening:
     def __init__(
         self, host: str, *others: str, certificate: tuple[ssl.SSLContext, str], port: int = 0
     ) -> None:
-        self.sockets = listen_at(host, port, others)
+        self.sockets = listen_at(host, (port, port), others)
         self.port: int = self.sockets[0].getsockname()[1]
         self.came: list[tuple[str, str]] = []
         for sock in self.sockets:
@@ -140,7 +141,7 @@ def test_somebody_else_at_the_port_of_a_rail(certificate: tuple[ssl.SSLContext, 
 
 
 def test_an_address_that_cannot_be_listened_at_is_left_out() -> None:
-    found = listen_at("127.0.0.1", 0, ("127.0.0.1", "192.0.2.1", "127.0.1.9"))
+    found = listen_at("127.0.0.1", ANY, ("127.0.0.1", "192.0.2.1", "127.0.1.9"))
     assert [sock.getsockname()[0] for sock in found] == ["127.0.0.1", "127.0.1.9"]
     assert len({sock.getsockname()[1] for sock in found}) == 1
     for sock in found:

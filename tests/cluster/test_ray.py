@@ -66,3 +66,13 @@ def test_a_server_the_manager_and_a_node_are_lost(photos: Path, tmp_path: Path) 
     assert all(found.values()), found
     assert job["exact"] == [True] * 6, job
     assert job["pool"][1] + job["pool"][2] > 3 * PHOTOS, "most samples came from the cluster all the same"
+
+
+def test_ports_that_a_firewall_leaves_open(photos: Path, tmp_path: Path) -> None:
+    found = drive("ports", photos, tmp_path / "run")
+    assert found["commands"] == [0, 0, 0, 1], "start, start again, stop, start where nothing is free"
+    assert len(set(found["used"])) == 6, "three servers and a helper of each"
+    assert all(0 <= port - found["first"] < 12 for port in found["used"])
+    assert "was running already" in found["said"]
+    assert "0 of 3 nodes have a server" in found["said"] and "none of them is free on" in found["said"]
+    assert found["left"] is False, "nothing is left of what could not start"

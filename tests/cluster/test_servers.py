@@ -248,7 +248,7 @@ def test_a_server_that_hangs_is_left_alone(
     servers: Servers, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pooled_module, "_PATIENCE", 0.3)
-    monkeypatch.setattr(members_module, "_GREETING", 0.3)
+    monkeypatch.setattr(members_module, "GREETING", 0.3)
     found = introduce(servers, source)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hung = msgspec.structs.replace(servers.nodes["n1"], port=silent.getsockname()[1], incarnation="hung")
@@ -296,7 +296,7 @@ def test_a_cable_that_is_cut_holds_nobody_up_for_long(
 ) -> None:
     monkeypatch.setattr(pooled_module, "_LEAST", 0.2)
     monkeypatch.setattr(pooled_module, "_PATIENCE", 60.0)
-    monkeypatch.setattr(members_module, "_GREETING", 0.5)
+    monkeypatch.setattr(members_module, "GREETING", 0.5)
     with contextlib.closing(Cable(servers.nodes["n1"].port)) as cable:
         far = msgspec.structs.replace(servers.nodes["n1"], port=cable.port, incarnation="far")
         servers.tell([servers.nodes["n0"], far, servers.nodes["n2"]])

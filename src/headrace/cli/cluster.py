@@ -9,6 +9,7 @@ import msgspec
 from headrace.cli.tables import line, table
 from headrace.cluster import on_ray
 from headrace.cluster.messages import Status
+from headrace.cluster.ports import check_room, parse_ports
 from headrace.core.errors import OptionError
 from headrace.core.sizes import parse_size, show_size
 
@@ -38,6 +39,13 @@ def describe(parser: argparse.ArgumentParser) -> None:
         help="processes of each node that prepare rows for ranks elsewhere, with what CPU time nobody else wants "
         "(default: as many as it has CPUs; 0: none)",
     )
+    start.add_argument(
+        "--ports",
+        default="",
+        metavar="FIRST-LAST",
+        help="for servers and helpers to listen on, as a firewall leaves them open: one for each node and one for "
+        "each of its helpers (default: whichever the system chooses)",
+    )
     status = commands.add_parser(
         "status", help=f"what each node holds; exit status {NO_CLUSTER} if there is none"
     )
@@ -52,7 +60,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Start, show or stop it."""
     if options.act_on == "start":
-        return _start(options.address, options.memory, options.cpus)
+        return _start(options)
     with on_ray.connected(options.address) as ray:
         if options.act_on == "stop":
             ended = on_ray.stop(ray)
@@ -76,11 +84,17 @@ def run(options: argparse.Namespace) -> int:
 _NONE = "no headrace cluster is running on this Ray cluster; start one with: headrace cluster start"
 
 
-def _start(address: str, memory: str, cpus: int) -> int:
-    if not parse_size(memory, total=1 << 40, option="memory"):
-        raise OptionError(f"--memory {memory}: a server without memory holds nothing")
-    with on_ray.connected(address) as ray:
-        view = on_ray.start(ray, memory, cpus)
+def _start(options: argparse.Namespace) -> int:
+    if not parse_size(options.memory, total=1 << 40, option="memory"):
+        raise OptionError(f"--memory {options.memory}: a server without memory holds nothing")
+    ports = parse_ports(options.ports)
+    if options.cpus > 0:
+        check_room(ports, options.cpus)
+    with on_ray.connected(options.address) as ray:
+        before = on_ray.current(ray) is not None
+        view = on_ray.start(ray, options.memory, options.cpus, ports)
+    if before:
+        print("a cluster was running already, as it was started then; to change it: headrace cluster stop")
     print(
         line(
             "servers", f"{len(view.nodes)}, with {show_size(sum(one.memory for one in view.nodes))} together"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headrace.channel.wire import BODY_LIMIT, Wire
+from headrace.cluster.greeting import GREETING
 from headrace.cluster.members import TROUBLE, Members, ask, greet, members_of
 from headrace.cluster.messages import Grant, Helper, Node, Opened, Refused, Rows, Teach, decode_reply, encode
 from headrace.cluster.pooled import Pool
@@ -30,7 +31,8 @@ from headrace.planning import Spent
 from headrace.planning.helping import Help, Yielding, choose
 from headrace.planning.pacing import Pace
 
-_CONNECT = 5.0
+_TAKEN = 5.0
+"""Seconds for which a helper may take in nothing of a grant."""
 _LISTING = 600.0
 """Seconds for a helper to list the dataset and make the recipe ready."""
 _PATIENCE, _LEAST, _TIMES = 10.0, 1.5, 10.0
@@ -192,7 +194,7 @@ class Agent:
             )
             connection = line.wire
         try:
-            connection.send(encode(grant), seconds=_CONNECT)
+            connection.send(encode(grant), seconds=_TAKEN)
         except TROUBLE:
             connection.shut()  # (the thread that receives gives back what was granted)
 
@@ -253,7 +255,7 @@ class Agent:
         rest = _AGAIN
         try:
             helper = line.helper
-            connection = members.dialer.connect(line.node, helper.port, helper.certificate, _CONNECT)
+            connection = members.dialer.connect(line.node, helper.port, helper.certificate, GREETING)
             with self._lock:
                 line.wire = connection
             greet(connection, members.token)

@@ -11,7 +11,7 @@ from typing import Any
 
 from headrace.cluster.members import TROUBLE, Members, members_of
 from headrace.core.errors import HostUnavailable
-from headrace.host.runtime import runtime_dir
+from headrace.host.runtime import check_length, runtime_dir, runtime_dirs
 
 _PATIENCE = 10.0
 """Seconds for which a server is looked for that should be there: it may be starting."""
@@ -20,7 +20,13 @@ _PAUSE = 0.1
 
 def socket_of(node: str) -> str:
     """The socket of a node's server. Several nodes may be on one machine."""
-    return os.path.join(runtime_dir(), f"node-{node[:16]}.sock")
+    path = os.path.join(runtime_dir(), _name(node))
+    check_length(path)
+    return path
+
+
+def _name(node: str) -> str:
+    return f"node-{node[:16]}.sock"
 
 
 def sweep() -> None:
@@ -62,18 +68,20 @@ def find_members(*, must: bool) -> tuple[str, Members] | None:
 
 def _candidates() -> list[str]:
     node = ray_node()
-    return [path for path in _sockets() if not node or path == socket_of(node)]
+    return [path for path in _sockets() if not node or os.path.basename(path) == _name(node)]
 
 
 def _sockets() -> list[str]:
-    try:
-        directory = runtime_dir(create=False)
-        names = sorted(os.listdir(directory))
-    except (OSError, HostUnavailable):
-        return []
-    return [
-        os.path.join(directory, name) for name in names if name.startswith("node-") and name.endswith(".sock")
-    ]
+    found: list[str] = []
+    for directory in runtime_dirs():
+        with contextlib.suppress(OSError):
+            names = sorted(os.listdir(directory))
+            found += [
+                os.path.join(directory, name)
+                for name in names
+                if name.startswith("node-") and name.endswith(".sock")
+            ]
+    return found
 
 
 def ray_node() -> str:

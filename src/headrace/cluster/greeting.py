@@ -9,7 +9,8 @@ from headrace.cluster.messages import PROTOCOL, Hello, decode_request
 from headrace.core.errors import ProtocolError
 from headrace.core.version import __version__
 
-_SECONDS = 5.0
+GREETING = 5.0
+"""Seconds for each of the first words between two ends: that one is there, who it is, and whether it is taken in."""
 _LIMIT = 4096
 
 
@@ -18,7 +19,7 @@ def refusal(connection: Wire, token: str | None) -> str:
 
     Raises ProtocolError for what is no hello.
     """
-    hello = decode_request(connection.receive(seconds=_SECONDS, limit=_LIMIT)[0])
+    hello = decode_request(connection.receive(seconds=GREETING, limit=_LIMIT)[0])
     if not isinstance(hello, Hello):
         raise ProtocolError("a connection begins with a hello")
     if token is not None and not hmac.compare_digest(hello.token.encode(), token.encode()):

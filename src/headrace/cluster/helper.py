@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import queue
+import select
 import signal
 import socket
 import subprocess
@@ -28,7 +29,7 @@ from headrace.cache.arena import Arena
 from headrace.channel import wire
 from headrace.channel.wire import Wire
 from headrace.cluster.certificates import make_certificate
-from headrace.cluster.greeting import refusal
+from headrace.cluster.greeting import GREETING, refusal
 from headrace.cluster.messages import (
     MOST_SAMPLES,
     Grant,
@@ -43,9 +44,10 @@ from headrace.cluster.messages import (
     encode,
 )
 from headrace.cluster.pooled import Pool, PooledSource
+from headrace.cluster.ports import ANY, Ports
 from headrace.cluster.rails import listen_at
 from headrace.coordinate.messages import Order
-from headrace.core.errors import HeadraceError, OptionError, ProtocolError
+from headrace.core.errors import HeadraceError, HostUnavailable, OptionError, ProtocolError
 from headrace.core.layout import RowLayout
 from headrace.engine.board import Board
 from headrace.engine.link import shortened
@@ -55,7 +57,6 @@ from headrace.recipes.plain import source_from_plain
 from headrace.recipes.program import Program
 from headrace.recipes.recipe import Recipe
 
-_GREETING = 5.0
 _SLOW = 20.0
 """Seconds for which somebody who is sent rows may take in nothing."""
 _THREADS = 2
@@ -63,7 +64,8 @@ _THREADS = 2
 _MOST_RECIPES = 16
 _MOST_GRANTS = 256
 """Grants that may wait, of all connections."""
-_START = 60.0
+_AGAIN = 10.0
+"""Seconds between two tries to start a helper, where one has failed."""
 
 
 class Config(msgspec.Struct):
@@ -76,6 +78,7 @@ class Config(msgspec.Struct):
     """That of its node's server."""
     rails: tuple[str, ...] = ()
     """Addresses at which it listens, too."""
+    ports: Ports = ANY
 
 
 class Known:
@@ -154,7 +157,7 @@ class HelperServer:
     def listen(self) -> Helper:
         """Take in those who know the token."""
         context, fingerprint = make_certificate(f"{self._config.node} helper")
-        listeners = listen_at(self._config.host, 0, self._config.rails)
+        listeners = listen_at(self._config.host, self._config.ports, self._config.rails)
         for listener in listeners:
             threading.Thread(
                 target=self._accept, args=(listener, context), name="headrace-help", daemon=True
@@ -174,7 +177,7 @@ class HelperServer:
 
     def _serve(self, sock: socket.socket, context: Any, name: str) -> None:
         try:
-            connection = wire.accept_tls(sock, context, name, _GREETING)
+            connection = wire.accept_tls(sock, context, name, GREETING)
         except OSError:
             sock.close()
             return
@@ -263,7 +266,10 @@ def main() -> None:
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=Config)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     step_back()
-    helper = HelperServer(config).listen()
+    try:
+        helper = HelperServer(config).listen()
+    except HostUnavailable as error:
+        sys.exit(f"headrace: a helper of this node has no port: {error}")
     sys.stdout.buffer.write(msgspec.json.encode(helper) + b"\n")
     sys.stdout.buffer.flush()
     sys.stdin.buffer.read()
@@ -291,9 +297,10 @@ class Helpers:
         self._told: dict[int, Helper] = {}
         """By process: where it listens."""
         self.all: tuple[Helper, ...] = ()
+        self._again = 0.0
         for _ in range(count):
             self._start()
-        self.look()
+        self.look(wait=True)
 
     def _start(self) -> None:
         process = subprocess.Popen(
@@ -305,15 +312,24 @@ class Helpers:
             process.stdin.flush()
         self._processes.append(process)
 
-    def look(self) -> None:
-        """Learn where those are that have just started, and start others for those that have ended."""
+    def look(self, *, wait: bool = False) -> None:
+        """Learn where those are that have started, and start others for those that have ended. ``wait``: until all
+        have said it."""
+        now = time.monotonic()
         for process in list(self._processes):
-            if process.poll() is not None:
-                self._processes.remove(process)
-                self._told.pop(process.pid, None)
-                self._start()
+            if process.poll() is None:
+                continue
+            if process.pid not in self._told:  # (it has not even begun, and so may the next)
+                if now < self._again:
+                    continue
+                self._again = now + _AGAIN
+            self._processes.remove(process)
+            self._told.pop(process.pid, None)
+            self._start()
         for process in self._processes:
             if process.pid not in self._told and process.stdout is not None:
+                if not wait and not select.select([process.stdout], [], [], 0)[0]:
+                    continue
                 line = process.stdout.readline()
                 with contextlib.suppress(msgspec.MsgspecError):
                     self._told[process.pid] = msgspec.json.decode(line, type=Helper)

@@ -16,6 +16,7 @@ import msgspec
 
 from headrace.channel import wire
 from headrace.channel.wire import BODY_LIMIT, Wire
+from headrace.cluster.greeting import GREETING
 from headrace.cluster.messages import (
     PROTOCOL,
     Hello,
@@ -33,8 +34,8 @@ from headrace.cluster.rails import Dialer
 from headrace.core.errors import HeadraceError, HostRefused, ProtocolError
 from headrace.core.version import __version__
 
-_GREETING = 5.0
-"""Seconds for a server to take a client in."""
+_TAKEN = 5.0
+"""Seconds for which a server may take in nothing of a request."""
 _SILENT = 5.0
 """Seconds without a word of the server of this node after which it is asked for anew; it speaks once a second."""
 _LEAST_REST, _MOST_REST = 0.25, 10.0
@@ -48,8 +49,8 @@ TROUBLE = (OSError, EOFError, HeadraceError, msgspec.MsgspecError)
 
 def greet(connection: Wire, token: str) -> Welcome:
     """The first words on a connection. Raises HostRefused with the server's reason."""
-    connection.send(encode(Hello(PROTOCOL, token, __version__)), seconds=_GREETING)
-    reply = decode_reply(connection.receive(seconds=_GREETING)[0])
+    connection.send(encode(Hello(PROTOCOL, token, __version__)), seconds=GREETING)
+    reply = decode_reply(connection.receive(seconds=GREETING)[0])
     if isinstance(reply, Refused):
         raise HostRefused(reply.reason)
     if not isinstance(reply, Welcome):
@@ -61,7 +62,7 @@ def ask(
     connection: Wire, request: Request, seconds: float, *, body_limit: int = 0
 ) -> tuple[Reply, memoryview]:
     """A request and its answer."""
-    connection.send(encode(request), seconds=_GREETING)
+    connection.send(encode(request), seconds=_TAKEN)
     return answer(connection, seconds, body_limit=body_limit)
 
 
@@ -88,10 +89,10 @@ class Members:
         self._absent: set[str] = set()
         """Those that did not answer. A thread of each tries to reach it again: nobody else waits for it."""
         self._closed = threading.Event()
-        first = wire.connect_unix(path, _GREETING)
+        first = wire.connect_unix(path, GREETING)
         try:
             welcome = greet(first, "")
-            first.send(encode(Watch()), seconds=_GREETING)
+            first.send(encode(Watch()), seconds=_TAKEN)
         except BaseException:
             first.close()
             raise
@@ -108,9 +109,9 @@ class Members:
         while not self._closed.is_set():
             try:
                 if watched is None:
-                    watched = wire.connect_unix(self._path, _GREETING)
+                    watched = wire.connect_unix(self._path, GREETING)
                     self._token = greet(watched, "").token
-                    watched.send(encode(Watch()), seconds=_GREETING)
+                    watched.send(encode(Watch()), seconds=_TAKEN)
                 reply, _ = answer(watched, _SILENT)
                 if isinstance(reply, View):
                     self._see(reply)
@@ -185,9 +186,9 @@ class Members:
 
     def _connect(self, node: Node) -> Wire:
         if node.id == self.node:
-            connection = wire.connect_unix(node.socket or self._path, _GREETING)
+            connection = wire.connect_unix(node.socket or self._path, GREETING)
         else:
-            connection = self.dialer.connect(node, node.port, node.certificate, _GREETING)
+            connection = self.dialer.connect(node, node.port, node.certificate, GREETING)
         try:
             greet(connection, self._token)
         except BaseException:

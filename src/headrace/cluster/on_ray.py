@@ -23,6 +23,7 @@ from headrace.cluster.found import socket_of, sweep
 from headrace.cluster.helper import Config, Helpers
 from headrace.cluster.membership import Membership
 from headrace.cluster.messages import Node, Status, View, decode_reply, encode
+from headrace.cluster.ports import ANY, Ports, check_room
 from headrace.cluster.rails import rails_of
 from headrace.cluster.server import NodeServer
 from headrace.core.errors import HostUnavailable, MissingExtra
@@ -36,6 +37,8 @@ _PATIENCE = 3.0
 """Seconds for a server to answer, before it is taken out of the view."""
 _HOPELESS = 10.0
 """Seconds without an answer after which a server is ended, for Ray to start another."""
+_AGAIN = 10.0
+"""Seconds before a server that could not start is tried again."""
 _START = 60.0
 """Seconds for a server to start."""
 
@@ -54,9 +57,11 @@ def import_ray() -> Any:
 class NodeActor:
     """A node server, as Ray runs it: one process on each node."""
 
-    def __init__(self, node: str, token: str, memory: str, cpus: int) -> None:
+    def __init__(self, node: str, token: str, memory: str, cpus: int, ports: Ports) -> None:
         """``cpus``: helpers; -1: as many as this node has CPUs."""
         ray = import_ray()
+        helpers = usable_cpus() if cpus < 0 else cpus
+        check_room(ports, helpers)
         budget = parse_size(memory, total=available_memory(), option="memory")
         sweep()
         path = socket_of(node)
@@ -65,9 +70,9 @@ class NodeActor:
         self._server = NodeServer(node, token=token, memory=budget, log=_log)
         self._server.listen_unix(path)
         rails = rails_of(host)
-        port = self._server.listen_tls(host, 0, context, rails)
+        port = self._server.listen_tls(host, context, ports, rails)
         self._self = Node(node, secrets.token_hex(8), host, port, fingerprint, budget, path, rails=rails)
-        self._helpers = Helpers(Config(node, host, token, path, rails), usable_cpus() if cpus < 0 else cpus)
+        self._helpers = Helpers(Config(node, host, token, path, rails, ports), helpers)
 
     def describe(self) -> bytes:
         """Where it is. It is also how others know that it is well."""
@@ -92,6 +97,11 @@ class NodeActor:
             os.unlink(self._self.socket)
 
 
+def _last_line(text: str) -> str:
+    """What went wrong, of what Ray says of it."""
+    return next((one.strip() for one in reversed(text.splitlines()) if one.strip()), "")
+
+
 def _log(text: str) -> None:
     print(f"headrace: {text}", file=sys.stderr, flush=True)
 
@@ -102,12 +112,14 @@ class Manager:
     It keeps nothing that it could not find out again: where Ray restarts it, it finds the servers by their names.
     """
 
-    def __init__(self, token: str, memory: str, cpus: int) -> None:
+    def __init__(self, token: str, memory: str, cpus: int, ports: Ports) -> None:
         self._ray = import_ray()
-        self._token, self._memory, self._cpus = token, memory, cpus
+        self._token, self._options = token, (memory, cpus, ports)
         self._members = Membership(patience=_PATIENCE, hopeless=_HOPELESS, start=_START)
         self._actors: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
+        self._failed: dict[str, tuple[float, str]] = {}
+        """By node: when its server could not start, and why."""
         self._view = View(0)
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-manager", daemon=True)
@@ -128,7 +140,8 @@ class Manager:
             del self._actors[node]
             self._asked.pop(node, None)
         for node in alive - set(self._actors):
-            self._actors[node] = self._start(node)
+            if now >= self._failed.get(node, (-_AGAIN, ""))[0] + _AGAIN:
+                self._actors[node] = self._start(node)
         for node, actor in self._actors.items():
             if node not in self._asked:
                 self._asked[node] = actor.describe.remote()
@@ -137,8 +150,15 @@ class Manager:
         for node, asked in list(self._asked.items()):
             if asked in ready:
                 del self._asked[node]
-                with contextlib.suppress(Exception):  # (it is being restarted)
+                try:
                     found[node] = _node.decode(ray.get(asked))
+                    self._failed.pop(node, None)
+                except ray.exceptions.RayActorError as error:  # (it is being restarted, or never will be)
+                    if error.actor_init_failed:
+                        self._failed[node] = now, _last_line(str(error))
+                        del self._actors[node]
+                except Exception as error:
+                    _log(f"node {node}: {type(error).__name__}: {error}")
         view, hopeless = self._members.heard(alive, found, now)
         for node in hopeless:
             _log(f"the server of node {node} does not answer; another is started")
@@ -170,12 +190,16 @@ class Manager:
                 num_cpus=0,
                 scheduling_strategy=affinity,
             )
-            .remote(node, self._token, self._memory, self._cpus)
+            .remote(node, self._token, *self._options)
         )
 
     def view(self) -> bytes:
         """The servers that there are."""
         return encode(self._view)
+
+    def failed(self) -> dict[str, str]:
+        """Why some nodes have no server."""
+        return {node: said for node, (_, said) in self._failed.items()}
 
     def status(self) -> list[bytes]:
         """How each of them stands."""
@@ -212,7 +236,8 @@ def connected(address: str) -> Iterator[Any]:
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
     except (ConnectionError, TimeoutError, socket.gaierror) as error:
         raise HostUnavailable(
-            f"no Ray cluster was found ({error}); start one with: ray start --head, or say where it is with --address"
+            f"no Ray cluster was found ({error}); start one with: ray start --head, or say where it is with "
+            "--address. If it is there and wants a token, set RAY_AUTH_MODE=token, here and for each ray start"
         ) from None
     try:
         yield ray
@@ -234,10 +259,11 @@ def _manager(ray: Any) -> Any:
         return None
 
 
-def start(ray: Any, memory: str, cpus: int = -1, seconds: float = _START) -> View:
+def start(ray: Any, memory: str, cpus: int = -1, ports: Ports = ANY, seconds: float = _START) -> View:
     """Have a server on every node; the view, once all of them are there. ``cpus``: helpers of each; -1: one for each
-    CPU."""
-    if _manager(ray) is None:
+    CPU. Where not even one can start, nothing is left behind."""
+    new = _manager(ray) is None
+    if new:
         ray.remote(Manager).options(
             name=MANAGER,
             namespace=NAMESPACE,
@@ -247,20 +273,43 @@ def start(ray: Any, memory: str, cpus: int = -1, seconds: float = _START) -> Vie
             max_task_retries=-1,
             max_concurrency=8,
             num_cpus=0,
-        ).remote(secrets.token_hex(32), memory, cpus)
+        ).remote(secrets.token_hex(32), memory, cpus, ports)
     deadline = time.monotonic() + seconds
     while True:
         view = current(ray)
         wanted = sum(1 for one in ray.nodes() if one["Alive"])
         if view is not None and len(view.nodes) >= wanted:
             return view
-        if time.monotonic() > deadline:
-            there = 0 if view is None else len(view.nodes)
-            raise HostUnavailable(
-                f"{there} of {wanted} nodes have a server after {seconds:.0f} s; the others may lack headrace "
-                "(pip install 'headrace[ray]' on each node), or see Ray's logs of the actors headrace-node-..."
-            )
+        there = 0 if view is None else len(view.nodes)
+        failed = _failed(ray)
+        if time.monotonic() > deadline or (failed and there + len(failed) >= wanted):
+            if new and not there:
+                stop(ray)
+            raise HostUnavailable(_missing(there, wanted, failed, gone=new and not there))
         time.sleep(0.2)
+
+
+def _failed(ray: Any) -> dict[str, str]:
+    """Why some nodes have no server."""
+    manager = _manager(ray)
+    found: dict[str, str] = ray.get(manager.failed.remote(), timeout=_START) if manager is not None else {}
+    return found
+
+
+def _missing(there: int, wanted: int, failed: dict[str, str], *, gone: bool) -> str:
+    """What to say of nodes without a server. ``gone``: the cluster was not started, then."""
+    said = "".join(f"\n  node {node[:12]}: {why}" for node, why in sorted(failed.items()))
+    if not said:
+        said = (
+            "; the others may lack headrace (pip install 'headrace[ray]' on each node), or see Ray's logs of the "
+            "actors headrace-node-..."
+        )
+    rest = (
+        "no cluster was started"
+        if gone
+        else "they are tried again; to start otherwise: headrace cluster stop"
+    )
+    return f"{there} of {wanted} nodes have a server{said}\n({rest})"
 
 
 def current(ray: Any) -> View | None:

@@ -16,8 +16,9 @@ import time
 from headrace.channel import wire
 from headrace.channel.wire import Wire
 from headrace.cluster.messages import Node
+from headrace.cluster.ports import Ports, listen_on
 from headrace.core import environment, topology
-from headrace.core.errors import ProtocolError
+from headrace.core.errors import HostUnavailable, ProtocolError
 from headrace.planning.rails import Nic, worth_using
 
 _GET_ADDRESS, _GET_MASK = 0x8915, 0x891B
@@ -70,21 +71,17 @@ def rails_of(host: str, root: str = "") -> tuple[str, ...]:
     return tuple(sorted(found, key=lambda one: one != host)) if found != [host] else ()
 
 
-def listen_at(host: str, port: int, rails: tuple[str, ...] = ()) -> list[socket.socket]:
+def listen_at(host: str, ports: Ports, rails: tuple[str, ...] = ()) -> list[socket.socket]:
     """Sockets that listen at an address and, at the same port, at those of rails; of these, where it can be had."""
-    first = _listener(host, port)
+    first = listen_on(host, ports)
+    port = first.getsockname()[1]
     out = [first]
     for rail in rails:
         if rail != host:
             # (who finds nobody there tries the other one)
-            with contextlib.suppress(OSError):
-                out.append(_listener(rail, first.getsockname()[1]))
+            with contextlib.suppress(OSError, HostUnavailable):
+                out.append(listen_on(rail, (port, port)))
     return out
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=256)
 
 
 class Dialer:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from headrace.channel import wire
 from headrace.channel.wire import Wire
 from headrace.cluster.fetching import Dataset, Fetcher, Preload
-from headrace.cluster.greeting import refusal
+from headrace.cluster.greeting import GREETING, refusal
 from headrace.cluster.memory import PoolMemory
 from headrace.cluster.messages import (
     MOST_SAMPLES,
@@ -46,13 +46,12 @@ from headrace.cluster.messages import (
     encode,
 )
 from headrace.cluster.placement import Placement
+from headrace.cluster.ports import ANY, Ports
 from headrace.cluster.rails import listen_at
 from headrace.core.errors import HeadraceError, OptionError, ProtocolError
 from headrace.recipes.plain import source_from_plain
 from headrace.sampling.uniform import epoch_order
 
-_GREETING = 5.0
-"""Seconds for somebody who has connected to say who it is."""
 _SLOW = 20.0
 """Seconds for which somebody who is sent something may take in nothing."""
 _STORAGE = 8.0
@@ -93,11 +92,13 @@ class NodeServer:
         os.chmod(path, 0o600)
         self._listen(sock, self._accept_unix)
 
-    def listen_tls(self, host: str, port: int, context: ssl.SSLContext, rails: tuple[str, ...] = ()) -> int:
+    def listen_tls(
+        self, host: str, context: ssl.SSLContext, ports: Ports = ANY, rails: tuple[str, ...] = ()
+    ) -> int:
         """Take in those on other machines who know the token, by whichever rail they come; the port."""
-        found = listen_at(host, port, rails)
+        found = listen_at(host, ports, rails)
         for sock in found:
-            self._listen(sock, lambda taken, name: wire.accept_tls(taken, context, name, _GREETING))
+            self._listen(sock, lambda taken, name: wire.accept_tls(taken, context, name, GREETING))
         return int(found[0].getsockname()[1])
 
     @staticmethod

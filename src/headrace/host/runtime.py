@@ -63,6 +63,19 @@ def runtime_dir(*, create: bool = True) -> str:
     raise first
 
 
+def runtime_dirs() -> list[str]:
+    """All directories that are there and may be that of this user: whoever was started elsewhere (by a service, in
+    a session) may have had another environment."""
+    chosen = environment.runtime_dir()
+    session = f"/run/user/{os.geteuid()}/headrace"
+    found = []
+    for path in dict.fromkeys([os.path.abspath(chosen)] if chosen else [*_places(), session]):
+        with contextlib.suppress(HostUnavailable):
+            if os.path.isdir(_checked(path, False)):
+                found.append(path)
+    return found
+
+
 def _places() -> Iterator[str]:
     """Where the directory may be. Of the first ones others can take the name; of the last nobody can."""
     user = os.geteuid()
@@ -83,11 +96,7 @@ def _places() -> Iterator[str]:
 
 def _checked(path: str, create: bool) -> str:
     """The directory, if it is safe."""
-    if len(os.fsencode(os.path.join(path, SOCKET))) > _LONGEST:
-        raise HostUnavailable(
-            f"the path {os.path.join(path, SOCKET)} is too long for a socket ({_LONGEST} bytes at most); "
-            "set HEADRACE_RUNTIME_DIR to a shorter one"
-        )
+    check_length(os.path.join(path, SOCKET))
     if create:
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -116,6 +125,15 @@ def _checked(path: str, create: bool) -> str:
         mode = stat.S_IMODE(status.st_mode)
         raise _refused(path, f"is open to others (mode {mode:o}); if they left nothing in it, chmod 700 it")
     return path
+
+
+def check_length(path: str) -> None:
+    """Whether a socket may have this path. Raises HostUnavailable."""
+    if len(os.fsencode(path)) > _LONGEST:
+        raise HostUnavailable(
+            f"the path {path} is too long for a socket ({_LONGEST} bytes at most); set HEADRACE_RUNTIME_DIR to a "
+            "shorter one"
+        )
 
 
 def _refused(path: str, why: str) -> HostUnavailable:

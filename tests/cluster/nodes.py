@@ -37,11 +37,11 @@ class Servers:
             self.add(f"n{number}", memory)
         self.tell()
 
-    def help(self, name: str, count: int = 1) -> Helpers:
+    def help(self, name: str, count: int = 1, code: tuple[str, ...] = ()) -> Helpers:
         """Start helpers of a server's, as processes; nobody knows of them before ``tell``."""
         node = self.nodes[name]
-        made = Helpers(Config(name, "127.0.0.1", TOKEN, node.socket), count)
-        self.nodes[name] = msgspec.structs.replace(node, helpers=made.all)
+        made = Helpers(Config(name, "127.0.0.1", TOKEN, node.socket, code=code), count)
+        self.nodes[name] = msgspec.structs.replace(node, helpers=made.all, code=code)
         self.helpers.append(made)
         return made
 

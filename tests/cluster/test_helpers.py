@@ -22,6 +22,8 @@ from headrace.cluster import members as members_module
 from headrace.cluster.members import ask, greet
 from headrace.cluster.messages import Grant, Teach
 from headrace.core.errors import HostRefused
+from headrace.recipes.compile import compile_recipe
+from tests.cluster import user_steps
 from tests.cluster.nodes import TOKEN, Servers, write_photos
 from tests.loader.helpers import wait_until
 
@@ -97,13 +99,11 @@ def test_rows_are_the_same_bit_for_bit_wherever_they_are_made(
     servers.help("n2", 1)
     servers.tell()
     with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
-        got, rounds = epochs(loader), 0
+        got = epochs(loader)
         assert same(got, wanted)
-        while not loader.stats().pool.helped and rounds < 200:
-            epochs(loader, 1)
-            rounds += 1
+        assert helped(loader) > 0
         stats = loader.stats()
-    assert stats.pool.helped > 0 and stats.bad_samples == 0
+    assert stats.bad_samples == 0
     assert "prepared elsewhere" in str(stats)
 
 
@@ -195,6 +195,50 @@ def test_recipes_with_code_of_the_users_stay_at_home(servers: Servers, photos: P
         assert all(worker.id >= 0 for worker in loader._epochs.session.host.workers)
 
 
+def helped(loader: Any) -> int:
+    """Rows that helpers made, once there are some."""
+    for _ in range(200):
+        if loader.stats().pool.helped:
+            break
+        epochs(loader, 1)
+    return int(loader.stats().pool.helped)
+
+
+@pytest.mark.parametrize("steps", [(user_steps.noisy,), (user_steps.half, user_steps.noisy)])
+def test_code_that_is_listed_runs_elsewhere_and_draws_what_it_draws_at_home(
+    servers: Servers, photos: Path, steps: Any
+) -> None:
+    own = recipe(photos, *steps)
+    with hr.DataLoader(own, **OPTIONS, share=False) as loader:
+        wanted = epochs(loader)
+    servers.help("n1", 1, code=("tests.cluster.user_steps",))
+    servers.help("n2", 1, code=("tests.cluster",))
+    servers.tell()
+    with hr.DataLoader(own, **OPTIONS) as loader:
+        assert same(epochs(loader), wanted)
+        assert helped(loader) > 0 and loader.stats().bad_samples == 0
+
+
+def test_code_that_is_not_listed_is_refused_and_the_job_says_so(
+    servers: Servers, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    told.touch()
+    # (the agent is a process of its own)
+    monkeypatch.setattr(agent.warnings, "warn", lambda text, **_: told.write_text(text))
+    servers.help("n1", 1, code=("tests.cluster.nodes",))
+    servers.tell()
+    with hr.DataLoader(recipe(photos, user_steps.noisy), **OPTIONS) as loader:
+        for _ in range(200):
+            epochs(loader, 1)
+            if told.read_text():
+                break
+        assert loader.stats().pool.helped == 0
+    said = told.read_text()
+    assert "node n1 (127.0.0.1) prepares no rows for this job" in said
+    assert "tests.cluster.user_steps:noisy is not of the modules whose code may be imported" in said
+
+
 def test_who_may_grant(servers: Servers, photos: Path) -> None:
     helpers = servers.help("n1", 1)
     servers.tell()
@@ -212,18 +256,20 @@ def test_who_may_grant(servers: Servers, photos: Path) -> None:
     found = recipe(photos)
     pool = servers.pool(found.source)
     definition = json.dumps(found.to_dict(source=False)).encode()
+    fields = json.dumps(compile_recipe(found, caches_decoded=False).layout.describe()).encode()
     own = json.dumps(recipe(photos, slow).to_dict(source=False)).encode()
     for teach in (
-        Teach("a", "other", pool.definition, definition, False),
-        Teach("b", pool.dataset, pool.definition, own, False),
-        Teach("c", pool.dataset, pool.definition, b"{", False),
-        Teach("d", pool.dataset, b"[]", definition, False),
+        Teach("a", "other", pool.definition, definition, False, fields),
+        Teach("b", pool.dataset, pool.definition, own, False, fields),
+        Teach("c", pool.dataset, pool.definition, b"{", False, fields),
+        Teach("d", pool.dataset, b"[]", definition, False, fields),
+        Teach("e", pool.dataset, pool.definition, definition, False, b"[]"),
     ):  # fmt: skip
         connection = connect()
         greet(connection, TOKEN)
         with pytest.raises(HostRefused):
             ask(connection, teach, 20.0)
-    good = Teach("e", pool.dataset, pool.definition, definition, False)
+    good = Teach("e", pool.dataset, pool.definition, definition, False, fields)
     for samples, words in (
         (b"123", b""),
         (b"", b""),

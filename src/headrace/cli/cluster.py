@@ -46,6 +46,14 @@ def describe(parser: argparse.ArgumentParser) -> None:
         help="for servers and helpers to listen on, as a firewall leaves them open: one for each node and one for "
         "each of its helpers (default: whichever the system chooses)",
     )
+    start.add_argument(
+        "--code",
+        action="append",
+        default=[],
+        metavar="MODULE",
+        help="a module or package whose code helpers may run for recipes that name it; may be given several times "
+        "(default: recipes with code of your own are prepared on the nodes of their jobs)",
+    )
     status = commands.add_parser(
         "status", help=f"what each node holds; exit status {NO_CLUSTER} if there is none"
     )
@@ -84,6 +92,13 @@ def run(options: argparse.Namespace) -> int:
 _NONE = "no headrace cluster is running on this Ray cluster; start one with: headrace cluster start"
 
 
+def _modules(names: list[str]) -> tuple[str, ...]:
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise OptionError(f"--code {name}: expected a module or package, such as my_package.augment")
+    return tuple(sorted(set(names)))
+
+
 def _start(options: argparse.Namespace) -> int:
     if not parse_size(options.memory, total=1 << 40, option="memory"):
         raise OptionError(f"--memory {options.memory}: a server without memory holds nothing")
@@ -92,7 +107,7 @@ def _start(options: argparse.Namespace) -> int:
         check_room(ports, options.cpus)
     with on_ray.connected(options.address) as ray:
         before = on_ray.current(ray) is not None
-        view = on_ray.start(ray, options.memory, options.cpus, ports)
+        view = on_ray.start(ray, options.memory, options.cpus, ports, _modules(options.code))
     if before:
         print("a cluster was running already, as it was started then; to change it: headrace cluster stop")
     print(

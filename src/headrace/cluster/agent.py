@@ -10,8 +10,11 @@ those rows itself, as any worker would.
 from __future__ import annotations
 
 import itertools
+import json
+import pickle
 import threading
 import time
+import warnings
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -22,7 +25,7 @@ from headrace.cluster.messages import Grant, Helper, Node, Opened, Refused, Rows
 from headrace.cluster.pooled import Pool
 from headrace.coordinate.messages import Command, Order, OrderDone, Stop
 from headrace.core import environment
-from headrace.core.errors import ProtocolError
+from headrace.core.errors import HostRefused, ProtocolError
 from headrace.core.layout import RowLayout
 from headrace.engine.board import Claim
 from headrace.engine.link import Link
@@ -40,6 +43,8 @@ _PATIENCE, _LEAST, _TIMES = 10.0, 1.5, 10.0
 second. A batch waits for them, and they can be made here."""
 _AGAIN = 5.0
 """Seconds after which a helper that failed is tried again."""
+_REFUSED = 60.0
+"""And one that cannot prepare these rows."""
 _LATELY = 1.0
 """Seconds for which help is taken to be wanted still, and for which workers leave orders alone unless told again."""
 _POLL, _IDLE = 0.004, 0.1
@@ -100,8 +105,9 @@ class Agent:
     """See ``Runner``."""
 
     def __init__(self, link: Link, task: RecipeTask, assistance: Assistance) -> None:
-        assert task.layout is not None
-        self._link, self._assistance, self._layout = link, assistance, task.layout
+        self._link, self._assistance = link, assistance
+        self._layout: RowLayout | None = None
+        self._row = 0
         self._stages = task.stages(link.arena, link.board)
         self._program = task.compile()
         self._lock = threading.Lock()
@@ -113,12 +119,17 @@ class Agent:
         self._pace = Pace(_FIRST if environment.paced() else _MOST, _MOST)
         self._in_flight = 0
         self._stopped = False
+        self._said: set[str] = set()
         self._help = Help(assistance.workers)
         self._yielding, self._yields, self._told = Yielding(), False, 0.0
         self._looked = 0.0
         self._wanted = 0.0
         """When help was last wanted."""
-        self._row = sum(one.nbytes for one in self._layout.fields)
+        if task.layout is not None:
+            self._lay_out(task.layout)
+
+    def _lay_out(self, layout: RowLayout) -> None:
+        self._layout, self._row = layout, sum(one.nbytes for one in layout.fields)
 
     def on_command(self, command: Command) -> None:
         """See ``Runner``."""
@@ -137,6 +148,9 @@ class Agent:
                 continue
             line = self._free_line()
             yields = self._decide()
+            if self._layout is None and self._help.wanted(self._link.board.backlog()):
+                self._make_first()
+                continue
             if line is None or not (yields or self._help.wanted(self._link.board.backlog())):
                 with self._changed:
                     self._changed.wait(_POLL if self._lines else _IDLE)
@@ -162,6 +176,18 @@ class Agent:
             board.leave_orders(_LATELY if yields else 0.0)
             self._yields, self._told = yields, now
         return yields
+
+    def _make_first(self) -> None:
+        """Make an order, to see how rows look: where code of the user's makes them, orders say so."""
+        claim = self._link.board.claim(self._link.claimer)
+        if claim is None:
+            return
+        order = self._stages.load(claim)
+        if order.layout:
+            self._lay_out(pickle.loads(order.layout))
+        if order.alone:
+            self._link.board.mark_alone(claim)
+        self._make(order, claim)
 
     # -- orders ----------------------------------------------------------------------------------------------------
 
@@ -224,7 +250,7 @@ class Agent:
         if now < self._looked + _IDLE:
             return
         self._looked = now
-        members = self._members()
+        members = self._members() if self._layout is not None else None
         if members is None:
             return
         wanted: dict[str, tuple[Node, Helper]] = {}
@@ -251,7 +277,8 @@ class Agent:
 
     def _attend(self, line: _Line, members: Members) -> None:
         """A helper's thread: from connecting to the end."""
-        told = self._assistance
+        told, layout = self._assistance, self._layout
+        assert layout is not None
         rest = _AGAIN
         try:
             helper = line.helper
@@ -259,8 +286,16 @@ class Agent:
             with self._lock:
                 line.wire = connection
             greet(connection, members.token)
-            teach = Teach(told.recipe, told.pool.dataset, told.pool.definition, told.definition, told.decoded)
-            reply, _ = ask(connection, teach, _LISTING)
+            fields = json.dumps(layout.describe()).encode()
+            teach = Teach(
+                told.recipe, told.pool.dataset, told.pool.definition, told.definition, told.decoded, fields
+            )
+            try:
+                reply, _ = ask(connection, teach, _LISTING)
+            except HostRefused as error:
+                rest = _REFUSED
+                self._tell(f"node {line.node.id} ({line.node.host}) prepares no rows for this job: {error}")
+                raise
             if not isinstance(reply, Opened) or reply.samples != self._row:
                 raise ProtocolError(f"{connection.name} makes other rows")
             with self._changed:
@@ -283,6 +318,13 @@ class Agent:
             if line.wire is not None:
                 line.wire.close()
 
+    def _tell(self, text: str) -> None:
+        """Say something once, however many helpers say it."""
+        reason = text.partition(": ")[2]
+        if reason not in self._said:
+            self._said.add(reason)
+            warnings.warn(text, stacklevel=2)
+
     def _receive(self, line: _Line, connection: Wire) -> None:
         """The rows of one grant, into the slot that they are granted."""
         message, nbytes = connection.receive_message(seconds=None, body_limit=BODY_LIMIT)
@@ -294,6 +336,7 @@ class Agent:
         if not isinstance(reply, Rows) or pending is None or nbytes != pending.nbytes:
             raise ProtocolError(f"{connection.name} sent rows that nobody granted room for")
         order = pending.order
+        assert self._layout is not None
         for view in _rows_of(self._layout, self._link, order):
             connection.receive_into(view, seconds=_PATIENCE)
         count = len(order.indices) // 8

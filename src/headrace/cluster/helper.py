@@ -1,8 +1,9 @@
 """A helper: a process of a node that prepares rows for ranks on other nodes, when it has nothing better to do.
 
 It runs at the lowest priority there is, so what runs on its node for that node's own sake goes first. It gets recipes
-as plain data and never code; samples come by way of the node's server; rows go back over the connection that granted
-room for them. ``Helpers`` starts them, and they end with whoever made that.
+as plain data and never code, and imports what they name only from modules that who started the cluster has listed.
+Samples come by way of the node's server; rows go back over the connection that granted room for them. ``Helpers``
+starts them, and they end with whoever made that.
 """
 
 from __future__ import annotations
@@ -62,10 +63,16 @@ _SLOW = 20.0
 _THREADS = 2
 """One prepares while the other waits for samples, or for its rows to be sent."""
 _MOST_RECIPES = 16
+_PROBES = 8
+"""Samples of which one has to be good, to see how rows look."""
 _MOST_GRANTS = 256
 """Grants that may wait, of all connections."""
 _AGAIN = 10.0
 """Seconds between two tries to start a helper, where one has failed."""
+
+
+_generators = threading.Lock()
+"""Of random numbers, which all threads of a process share: who draws from them is alone."""
 
 
 class Config(msgspec.Struct):
@@ -79,26 +86,54 @@ class Config(msgspec.Struct):
     rails: tuple[str, ...] = ()
     """Addresses at which it listens, too."""
     ports: Ports = ANY
+    code: tuple[str, ...] = ()
+    """Modules and packages of which code may be imported, and run."""
 
 
 class Known:
     """A recipe that is ready to be used by each thread."""
 
-    def __init__(self, teach: Teach, path: str) -> None:
+    def __init__(self, teach: Teach, path: str, code: tuple[str, ...]) -> None:
         source = source_from_plain(json.loads(teach.source))
         if source.fingerprint() != teach.dataset:
             raise OptionError("this node sees other files there than the job does")
         pool = Pool(path, teach.dataset, teach.source)
-        recipe = Recipe.from_dict(json.loads(teach.definition), source=PooledSource(source, pool))
+        recipe = Recipe.from_dict(
+            json.loads(teach.definition), source=PooledSource(source, pool), trust_code=code
+        )
+        if recipe.collate is not None:
+            raise OptionError("collate= is called with whole batches, which helpers have not")
         self._task = RecipeTask(recipe, None, None, teach.decoded)
-        program = self._task.compile()
-        if program.layout is None or recipe.collate is not None or recipe.user_code:
-            raise OptionError("rows of this recipe are made by code of the user's, or are of no known size")
-        self.layout: RowLayout = program.layout
-        self._task = replace(self._task, layout=program.layout)
         self.samples = len(source)
+        self.layout = self._find_layout()
+        if self.layout.describe() != json.loads(teach.fields):
+            raise OptionError("rows are of other sizes or types here than the job's")
+        self._task = replace(self._task, layout=self.layout)
         self.row = sum(field.nbytes for field in self.layout.fields)
         self._here = threading.local()
+        self._alone = recipe.user_randomness
+
+    def _find_layout(self) -> RowLayout:
+        """How rows look. Where code of the user's makes them, only a first one shows it."""
+        program = self._task.compile()
+        arena = Arena()
+        stages = self._task.stages(arena, Board(arena)) if program.layout is None else None
+        for index in range(min(_PROBES, self.samples)):
+            if stages is None:
+                break
+            order = Order(-1, 0, 0, 1, 0, 0, 0, 0, np.array([index], np.int64).tobytes())
+            with _generators:
+                stages.prepare(stages.fetch(order, None), program)
+            if program.layout is not None:
+                break
+        if program.layout is None:
+            raise OptionError("rows of this recipe are of no known size")
+        return program.layout
+
+    def make(self, grant: Grant) -> tuple[list[Any], list[tuple[int, str, str]], float]:
+        """See ``Bench``."""
+        with _generators if self._alone else contextlib.nullcontext():
+            return self.bench().make(grant)
 
     def bench(self) -> Bench:
         """What this thread prepares with."""
@@ -233,7 +268,7 @@ class HelperServer:
             known = self._known.get(teach.recipe)
             if known is None:
                 try:
-                    known = Known(teach, self._config.socket)
+                    known = Known(teach, self._config.socket, self._config.code)
                 except (OptionError, OSError, ValueError, RecursionError) as error:
                     with sending:
                         connection.send(encode(Refused(str(error)[:4000])), seconds=_SLOW)
@@ -248,7 +283,7 @@ class HelperServer:
         while True:
             waiting = self._grants.get()
             try:
-                rows, faults, cpu = waiting.known.bench().make(waiting.grant)
+                rows, faults, cpu = waiting.known.make(waiting.grant)
                 told = tuple(shortened(faults)) if faults else ()
                 held = time.monotonic() - waiting.since
                 message = encode(Rows(waiting.grant.number, told, held, cpu))

@@ -40,7 +40,9 @@ class Joined:
     def assistance(self, recipe: Recipe, *, decoded: bool, workers: int) -> Assistance | None:
         """What an agent has to know for others to prepare rows of a recipe; None: others cannot. ``decoded``: whether
         decoded samples are cached; ``workers``: processes of this rank's own."""
-        if recipe.user_code or recipe.collate is not None:
+        if recipe.collate is not None:
+            return None
+        if recipe.user_code and not any(node.code for node in self._members.view.nodes):
             return None
         try:
             definition = json.dumps(recipe.to_dict(source=False)).encode()

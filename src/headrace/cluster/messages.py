@@ -50,6 +50,8 @@ class Node(msgspec.Struct, frozen=True, array_like=True):
     helpers: Annotated[tuple[Helper, ...], msgspec.Meta(max_length=1024)] = ()
     rails: Annotated[tuple[Name, ...], msgspec.Meta(max_length=64)] = ()
     """Addresses of its network interfaces, where it has several; server and helpers listen at all of them."""
+    code: Annotated[tuple[Name, ...], msgspec.Meta(max_length=256)] = ()
+    """Modules and packages whose code its helpers run."""
 
 
 class View(Message, frozen=True):
@@ -139,13 +141,15 @@ class Noted(Message, frozen=True):
 
 class Teach(Message, frozen=True):
     """A recipe, as ``to_plain`` writes it without its source, in JSON; of a dataset that servers know. ``decoded``:
-    whether those who use it cache decoded samples, on which pixels depend a little."""
+    whether those who use it cache decoded samples, on which pixels depend a little; ``fields``: how its rows look, as
+    ``RowLayout.describe`` says it, in JSON."""
 
     recipe: Name
     dataset: Name
     source: bytes
     definition: bytes
     decoded: bool
+    fields: bytes
 
 
 class Grant(Message, frozen=True):

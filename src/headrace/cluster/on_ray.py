@@ -57,8 +57,10 @@ def import_ray() -> Any:
 class NodeActor:
     """A node server, as Ray runs it: one process on each node."""
 
-    def __init__(self, node: str, token: str, memory: str, cpus: int, ports: Ports) -> None:
-        """``cpus``: helpers; -1: as many as this node has CPUs."""
+    def __init__(
+        self, node: str, token: str, memory: str, cpus: int, ports: Ports, code: tuple[str, ...]
+    ) -> None:
+        """``cpus``: helpers; -1: as many as this node has CPUs. ``code``: see ``Config``."""
         ray = import_ray()
         helpers = usable_cpus() if cpus < 0 else cpus
         check_room(ports, helpers)
@@ -71,8 +73,10 @@ class NodeActor:
         self._server.listen_unix(path)
         rails = rails_of(host)
         port = self._server.listen_tls(host, context, ports, rails)
-        self._self = Node(node, secrets.token_hex(8), host, port, fingerprint, budget, path, rails=rails)
-        self._helpers = Helpers(Config(node, host, token, path, rails, ports), helpers)
+        self._self = Node(
+            node, secrets.token_hex(8), host, port, fingerprint, budget, path, rails=rails, code=code
+        )
+        self._helpers = Helpers(Config(node, host, token, path, rails, ports, code), helpers)
 
     def describe(self) -> bytes:
         """Where it is. It is also how others know that it is well."""
@@ -112,9 +116,9 @@ class Manager:
     It keeps nothing that it could not find out again: where Ray restarts it, it finds the servers by their names.
     """
 
-    def __init__(self, token: str, memory: str, cpus: int, ports: Ports) -> None:
+    def __init__(self, token: str, memory: str, cpus: int, ports: Ports, code: tuple[str, ...]) -> None:
         self._ray = import_ray()
-        self._token, self._options = token, (memory, cpus, ports)
+        self._token, self._options = token, (memory, cpus, ports, code)
         self._members = Membership(patience=_PATIENCE, hopeless=_HOPELESS, start=_START)
         self._actors: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
@@ -259,9 +263,16 @@ def _manager(ray: Any) -> Any:
         return None
 
 
-def start(ray: Any, memory: str, cpus: int = -1, ports: Ports = ANY, seconds: float = _START) -> View:
+def start(
+    ray: Any,
+    memory: str,
+    cpus: int = -1,
+    ports: Ports = ANY,
+    code: tuple[str, ...] = (),
+    seconds: float = _START,
+) -> View:
     """Have a server on every node; the view, once all of them are there. ``cpus``: helpers of each; -1: one for each
-    CPU. Where not even one can start, nothing is left behind."""
+    CPU; ``code``: modules whose code they may run. Where not even one can start, nothing is left behind."""
     new = _manager(ray) is None
     if new:
         ray.remote(Manager).options(
@@ -273,7 +284,7 @@ def start(ray: Any, memory: str, cpus: int = -1, ports: Ports = ANY, seconds: fl
             max_task_retries=-1,
             max_concurrency=8,
             num_cpus=0,
-        ).remote(secrets.token_hex(32), memory, cpus, ports)
+        ).remote(secrets.token_hex(32), memory, cpus, ports, code)
     deadline = time.monotonic() + seconds
     while True:
         view = current(ray)

@@ -58,6 +58,10 @@ class RowLayout:
     fields: tuple[Field, ...]
     tree: Spec = LEAF
 
+    def describe(self) -> list[list[Any]]:
+        """The fields as plain data."""
+        return [[list(one.shape), one.dtype, one.channels_last] for one in self.fields]
+
     def offsets(self, rows: int) -> tuple[int, ...]:
         """Where each field's block starts in a slot for ``rows`` rows."""
         starts, at = [], 0

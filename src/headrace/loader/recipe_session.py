@@ -131,8 +131,10 @@ class RecipeSession(Hosted):
             dataset = None if spec.data.described else spec.data.dataset
             on_start = functools.partial(_start_recipe_worker, staffing.workers, seed, dataset, init)
         pool, agent = self.pool, None
-        if pool is not None and layout is not None and self._staffing.workers:
-            told = pool.assistance(self.recipe, decoded=self.caches_decoded, workers=self._staffing.workers)
+        # (where workers are to be readied by a function, others would not be)
+        readied = init is not None and staffing.user_code
+        if pool is not None and self.collator is None and staffing.workers and not readied:
+            told = pool.assistance(self.recipe, decoded=self.caches_decoded, workers=staffing.workers)
             agent = None if told is None else functools.partial(make_agent, told)
         return RecipeTask(
             self.recipe if pool is None else replace(self.recipe, source=pool.source),

@@ -103,6 +103,13 @@ def test_where_no_cluster_runs_it_is_said_what_to_do(
     assert find_members(must=False) is None
 
 
+def test_a_server_of_another_version_says_so(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(found_module, "_PATIENCE", 0.3)
+    monkeypatch.setattr(members_module, "PROTOCOL", 99_999)
+    with pytest.raises(HostUnavailable, match=r"protocol 99999\); install one version on all nodes"):
+        find_members(must=True)
+
+
 def test_a_server_that_is_gone_is_passed_over(servers: Servers, place: Path) -> None:
     with socket.socket(socket.AF_UNIX) as gone:
         gone.bind(str(place / "node-0.sock"))

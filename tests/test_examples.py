@@ -71,10 +71,23 @@ PRINTS = {
         "start 0: epoch 0, step 0\nepoch 0: each sample once: True\n"
         "start 1: epoch 1, step 6\nepoch 1: each sample once: True\nepoch 2: each sample once: True",
     ],
+    "13_cluster": [
+        "servers     3, with 192.0 MiB together",
+        "node 3 was killed, in the middle of an epoch",
+        *(
+            f"job on node {node}: epoch {epoch}: each sample once: True"
+            for node in (1, 2)
+            for epoch in range(4)
+        ),
+        "job on node 1: cluster     ",
+        "job on node 2: cluster     ",
+        "FileSource(",
+        "the node servers have ended",
+    ],
 }
 
 
-ALONE = {"07_distributed", "10_share", "12_torchrun"}
+ALONE = {"07_distributed", "10_share", "12_torchrun", "13_cluster"}
 """Start processes that import the main script, so it has to be one."""
 
 TOGETHER = """
@@ -125,6 +138,16 @@ def test_example(name: str, printed: dict[str, str]) -> None:
     assert "Traceback" not in said, said
     for line in PRINTS[name]:
         assert line in said
+
+
+def test_the_cluster_without_ray_says_what_to_install() -> None:
+    code = "import runpy, sys; sys.path.insert(0, sys.argv[1]); sys.modules['ray'] = None; "
+    code += "runpy.run_path(f'{sys.argv[1]}/13_cluster.py', run_name='__main__')"
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(EXAMPLES)], capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 1 and not ran.stdout
+    assert ran.stderr == "this example needs Ray; install it with: pip install 'headrace[ray]'\n"
 
 
 @pytest.mark.slow

@@ -128,6 +128,8 @@ def kills(ray: Any, folder: str) -> dict[str, Any]:
 
     out["manager"] = wait_until(manager_back, 60.0)
     CLUSTER.remove_node(next(iter(CLUSTER.worker_nodes)), allow_graceful=False)
+    # (what the others say is to be had at once, though all still count on the one that is gone)
+    out["status of a node that was just lost"] = len(on_ray.statuses(ray) or []) >= NODES - 1
     out["node"] = wait_until(lambda: len(on_ray.current(ray).nodes) == NODES - 1, 60.0)
     out["job"] = ray.get(job, timeout=120)
     out["stopped"] = on_ray.stop(ray)

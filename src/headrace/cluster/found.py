@@ -50,7 +50,7 @@ def find_members(*, must: bool) -> tuple[str, Members] | None:
     """
     deadline = time.monotonic() + _PATIENCE
     while True:
-        said = "there is none"
+        said = f"there is none of user {os.geteuid()}"
         for path in _candidates():
             try:
                 return path, members_of(path)
@@ -58,10 +58,15 @@ def find_members(*, must: bool) -> tuple[str, Members] | None:
                 said = str(error)
         if not must:
             return None
+        runtime_dir(
+            create=False
+        )  # (one that is another user's has no server for this one, and will have none)
         if time.monotonic() > deadline:
             raise HostUnavailable(
-                f'share="ray": no node server answers on this machine ({said}). Start one on each node of the Ray '
-                "cluster with: headrace cluster start; and look at them with: headrace cluster status"
+                f'share="ray", or HEADRACE_SHARE=ray: no node server answers on this machine ({said}). Start one on '
+                "each node of the Ray cluster with: headrace cluster start; and look at them with: headrace cluster "
+                "status. Servers are found by the user that Ray runs as, where HEADRACE_RUNTIME_DIR is the same for "
+                "both"
             )
         time.sleep(_PAUSE)
 

@@ -212,7 +212,11 @@ class Manager:
             self._actors[node.id].status.remote() for node in self._view.nodes if node.id in self._actors
         ]
         ready, _ = ray.wait(asked, num_returns=len(asked), timeout=_PATIENCE) if asked else ([], [])
-        return [ray.get(one) for one in ready]
+        found: list[bytes] = []
+        for one in ready:
+            with contextlib.suppress(ray.exceptions.RayError):  # (its node has just been lost)
+                found.append(ray.get(one))
+        return found
 
     def stop(self) -> None:
         """End all servers. The manager itself is ended by who called."""
@@ -263,6 +267,17 @@ def _manager(ray: Any) -> Any:
         return None
 
 
+def _told(ray: Any, asked: Any) -> Any:
+    """What the manager answers."""
+    try:
+        return ray.get(asked, timeout=_START)
+    except ray.exceptions.RayError as error:
+        raise HostUnavailable(
+            f"the manager of the cluster does not answer ({_last_line(str(error))}); Ray may be starting it anew: "
+            "try again, or: headrace cluster stop"
+        ) from None
+
+
 def start(
     ray: Any,
     memory: str,
@@ -303,7 +318,7 @@ def start(
 def _failed(ray: Any) -> dict[str, str]:
     """Why some nodes have no server."""
     manager = _manager(ray)
-    found: dict[str, str] = ray.get(manager.failed.remote(), timeout=_START) if manager is not None else {}
+    found: dict[str, str] = {} if manager is None else _told(ray, manager.failed.remote())
     return found
 
 
@@ -328,7 +343,7 @@ def current(ray: Any) -> View | None:
     manager = _manager(ray)
     if manager is None:
         return None
-    found = decode_reply(ray.get(manager.view.remote(), timeout=_START))
+    found = decode_reply(_told(ray, manager.view.remote()))
     return found if isinstance(found, View) else None
 
 
@@ -337,7 +352,7 @@ def statuses(ray: Any) -> list[Status] | None:
     manager = _manager(ray)
     if manager is None:
         return None
-    found = [decode_reply(one) for one in ray.get(manager.status.remote(), timeout=_START)]
+    found = [decode_reply(one) for one in _told(ray, manager.status.remote())]
     return [one for one in found if isinstance(one, Status)]
 
 

@@ -55,6 +55,10 @@ class Wire:
             ):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
+    def take_in_at_most(self, nbytes: int) -> None:
+        """Let no more than about this come in before it is received: the sender waits."""
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, nbytes)
+
     def fileno(self) -> int:
         """The socket."""
         return self._sock.fileno()

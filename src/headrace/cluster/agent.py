@@ -23,6 +23,7 @@ from headrace.cluster.greeting import GREETING
 from headrace.cluster.members import TROUBLE, Members, ask, greet, members_of
 from headrace.cluster.messages import Grant, Helper, Node, Opened, Refused, Rows, Teach, decode_reply, encode
 from headrace.cluster.pooled import Pool
+from headrace.cluster.turns import Turns
 from headrace.coordinate.messages import Command, Order, OrderDone, Stop
 from headrace.core import environment
 from headrace.core.errors import HostRefused, ProtocolError
@@ -51,6 +52,10 @@ _POLL, _IDLE = 0.004, 0.1
 """Seconds between looks at the board: where somebody could help, and where nobody is there to."""
 _FIRST, _MOST = 4 << 20, 256 << 20
 """Bytes on their way here: at first, and at most."""
+_AT_ONCE, _ALL = 2, 1 << 20
+"""Helpers whose rows are received at a time: the other goes on where one stops."""
+_WINDOW = 512 << 10
+"""Bytes that each of the others may send until it is their turn."""
 
 
 class Assistance(NamedTuple):
@@ -116,7 +121,9 @@ class Agent:
         self._rests: dict[str, float] = {}
         self._undone: list[tuple[Order, Claim]] = []
         self._numbers = itertools.count(1)
-        self._pace = Pace(_FIRST if environment.paced() else _MOST, _MOST)
+        self._paced = environment.paced()
+        self._pace = Pace(_FIRST if self._paced else _MOST, _MOST)
+        self._turns = Turns(_AT_ONCE if self._paced else _ALL)
         self._in_flight = 0
         self._stopped = False
         self._said: set[str] = set()
@@ -285,6 +292,8 @@ class Agent:
             connection = members.dialer.connect(line.node, helper.port, helper.certificate, GREETING)
             with self._lock:
                 line.wire = connection
+            if self._paced:
+                connection.take_in_at_most(_WINDOW)
             greet(connection, members.token)
             fields = json.dumps(layout.describe()).encode()
             teach = Teach(
@@ -337,8 +346,9 @@ class Agent:
             raise ProtocolError(f"{connection.name} sent rows that nobody granted room for")
         order = pending.order
         assert self._layout is not None
-        for view in _rows_of(self._layout, self._link, order):
-            connection.receive_into(view, seconds=_PATIENCE)
+        with self._turns.take(reply.number):
+            for view in _rows_of(self._layout, self._link, order):
+                connection.receive_into(view, seconds=_PATIENCE)
         count = len(order.indices) // 8
         faults = [(row, reason, trace) for row, reason, trace in reply.faults if 0 <= row < count]
         now = time.monotonic()

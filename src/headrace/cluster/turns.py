@@ -1,8 +1,8 @@
 """Who receives when several could: a few at a time, and what was asked for first goes first.
 
 Where many send to one at once and all share its cable, everything arrives at the end. One after the other, the first
-is there when a part of the time has passed, and the last no later. Those whose turn it is not are held up by their own
-connections: little of what they send is taken in.
+is there early, and the last no later. Those whose turn it is not are held up by their own connections: little of what
+they send is taken in.
 """
 
 from __future__ import annotations

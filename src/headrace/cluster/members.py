@@ -31,6 +31,7 @@ from headrace.cluster.messages import (
     encode,
 )
 from headrace.cluster.rails import Dialer
+from headrace.cluster.window import Window
 from headrace.core.errors import HeadraceError, HostRefused, ProtocolError
 from headrace.core.version import __version__
 
@@ -89,6 +90,8 @@ class Members:
         self._absent: set[str] = set()
         """Those that did not answer. A thread of each tries to reach it again: nobody else waits for it."""
         self._closed = threading.Event()
+        self.window = Window()
+        """Of what is asked of servers on other nodes."""
         first = wire.connect_unix(path, GREETING)
         try:
             welcome = greet(first, "")

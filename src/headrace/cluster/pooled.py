@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ from headrace.cluster.messages import (
     encode,
 )
 from headrace.cluster.placement import Placement
+from headrace.cluster.window import Asked
 from headrace.core.errors import HostRefused, ProtocolError
 from headrace.sources.source import Source
 
@@ -34,6 +36,8 @@ _LEAST, _TIMES = 1.0, 10.0
 asked instead: a cable may be cut, and batches wait."""
 _LISTING = 600.0
 """Seconds for a server to list a dataset."""
+_SAMPLE = 64 << 10
+"""Bytes of a sample, before one was seen."""
 _AGAIN = 5.0
 """Seconds after which the node's own server is looked for anew."""
 
@@ -57,6 +61,21 @@ class Pooled(NamedTuple):
     nbytes: int = 0
     kept: int = 0
 
+    def and_also(self, other: Pooled) -> Pooled:
+        """Both together."""
+        return Pooled(self.samples + other.samples, self.nbytes + other.nbytes, self.kept + other.kept)
+
+
+class _Request(NamedTuple):
+    """What was asked of a server."""
+
+    node: Node
+    connection: Wire
+    rows: NDArray[np.intp]
+    begun: float
+    room: Asked | None
+    """In the window; None: it is on this node."""
+
 
 class PooledSource:
     """See ``Source``: the samples of another, by way of the cluster where that works.
@@ -77,6 +96,8 @@ class PooledSource:
         """Servers that do not know the dataset, and when they are asked again."""
         self._usual: dict[str, float] = {}
         """Seconds that servers take to answer."""
+        self._size = float(_SAMPLE)
+        """Bytes of a sample, about."""
         self._missed = 0.0
         self._pooled = Pooled()
 
@@ -160,26 +181,38 @@ class PooledSource:
         return placement
 
     def _from_pool(self, members: Members, samples: NDArray[np.int64], out: list[Any]) -> None:
-        """Ask each server for its samples, all at once, and take the answers one after the other."""
+        """Ask each server for its samples, as many at once as there is room for, and take the answers in turn."""
         placement = self._placed(members.view)
         places = placement.nodes_of(samples)
-        asked: list[tuple[Node, Wire, NDArray[np.intp]]] = []
-        begun = time.monotonic()
-        for place in np.unique(places[places >= 0]).tolist():
-            node = placement.view.nodes[place]
-            rows = np.flatnonzero(places == place)
-            if not members.is_well(node) or self._strangers.get(node.incarnation, 0.0) > time.monotonic():
-                continue
-            connection = self._ask(members, node, samples[rows])
-            if connection is not None:
-                asked.append((node, connection, rows))
-        got, nbytes, kept = 0, 0, 0
-        for node, connection, rows in asked:
-            given = self._take(members, node, connection, rows, out, begun)
-            got, nbytes, kept = got + given[0], nbytes + given[1], kept + given[2]
+        asked: deque[_Request] = deque()
+        total = Pooled()
+        try:
+            for place in np.unique(places[places >= 0]).tolist():
+                node = placement.view.nodes[place]
+                if not members.is_well(node) or self._strangers.get(node.incarnation, 0.0) > time.monotonic():
+                    continue
+                rows = np.flatnonzero(places == place)
+                room = None
+                if node.id != members.node:
+                    # (who waits for room takes in what it has asked for meanwhile: others may wait for that)
+                    while (room := members.window.ask(int(len(rows) * self._size), wait=not asked)) is None:
+                        total = total.and_also(self._take(members, asked.popleft(), out))
+                connection = self._ask(members, node, samples[rows])
+                if connection is not None:
+                    asked.append(_Request(node, connection, rows, time.monotonic(), room))
+                elif room is not None:
+                    members.window.answered(room)
+            while asked:
+                total = total.and_also(self._take(members, asked.popleft(), out))
+        finally:
+            for request in asked:
+                members.drop(request.node, request.connection)
+                if request.room is not None:
+                    members.window.answered(request.room)
         with self._lock:
-            before = self._pooled
-            self._pooled = Pooled(before.samples + got, before.nbytes + nbytes, before.kept + kept)
+            self._pooled = self._pooled.and_also(total)
+            if total.samples:
+                self._size += 0.1 * (total.nbytes / total.samples - self._size)
 
     def _ask(self, members: Members, node: Node, samples: NDArray[np.int64]) -> Wire | None:
         want = encode(Want(self._pool.dataset, samples.tobytes()))
@@ -198,15 +231,20 @@ class PooledSource:
         members.trouble(node)
         return None
 
-    def _take(
-        self,
-        members: Members,
-        node: Node,
-        connection: Wire,
-        rows: NDArray[np.intp],
-        out: list[Any],
-        begun: float,
-    ) -> Pooled:
+    def _take(self, members: Members, request: _Request, out: list[Any]) -> Pooled:
+        """The answer to a request."""
+        given = Pooled()
+        try:
+            given = self._receive(members, request, out)
+        finally:
+            if request.room is not None:
+                # (what a server had to read first says nothing of the network)
+                whole = given.samples and given.kept == given.samples
+                members.window.answered(request.room, given.nbytes if whole else 0)
+        return given
+
+    def _receive(self, members: Members, request: _Request, out: list[Any]) -> Pooled:
+        node, connection, rows = request.node, request.connection, request.rows
         usual = self._usual.get(node.incarnation)
         try:
             reply, body = answer(
@@ -232,7 +270,7 @@ class PooledSource:
                 at += length
                 got += 1
         members.give_back(node, connection)
-        took = time.monotonic() - begun
+        took = time.monotonic() - request.begun
         self._usual[node.incarnation] = took if usual is None else usual + 0.2 * (took - usual)
         return Pooled(got, at, min(reply.kept, got))
 

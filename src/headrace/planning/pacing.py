@@ -15,10 +15,10 @@ _DRIFT = 1.002
 class Pace:
     """The limit for one receiver. Pure: it is told what was measured."""
 
-    def __init__(self, least: int, most: int) -> None:
-        """``least``, ``most``: bytes between which the limit stays."""
+    def __init__(self, least: int, most: int, first: int = 0) -> None:
+        """``least``, ``most``: bytes between which the limit stays; ``first``: where it begins, if not there."""
         self._least, self._most = least, most
-        self.limit = least
+        self.limit = max(least, first)
         self._delays: dict[int, float] = {}
         """By size class: the least delay."""
         self._rest = 0

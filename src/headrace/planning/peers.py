@@ -1,8 +1,8 @@
 """Whether samples are asked of the node that has them, or read from storage. Pure: times are passed in.
 
 A node is asked as long as nobody knows better: storage is to be read once, by the whole cluster. What requests take
-is measured, of each node and of storage, and a node that is clearly slower than storage is left alone for a time. Then
-it is tried again, and it is back as soon as a few tries were fast.
+is measured, of each node and of storage, and a node that is clearly slower than storage is left alone for a time.
+Then it is tried again, and it is back as soon as a few tries were fast.
 """
 
 from __future__ import annotations

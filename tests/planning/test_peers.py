@@ -171,6 +171,15 @@ def test_what_a_request_takes_is_known_for_other_sizes_too(
         assert taken.seconds(200 * SIZE) == pytest.approx(cost[0] + 200 * SIZE / cost[1])
 
 
+@few
+@given(costs, st.integers(0, 1 << 20))
+def test_what_is_slower_by_milliseconds_does_not_matter(cost: tuple[float, float], seed: int) -> None:
+    """However many times as slow it is: storage is everybody's."""
+    storage = line(cost[0] / 100, 1e12)
+    drive = Drive(line(cost[0] / 10, 1e12), storage, seed=seed, refused=0.1).run(200)
+    assert all(drive.by_node)
+
+
 def test_of_a_node_that_is_gone_nothing_is_known() -> None:
     ways = Ways()
     for at in range(20):

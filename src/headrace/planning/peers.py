@@ -23,6 +23,8 @@ _SLOWER = 1.5
 """A node that takes so many times as long as storage is clearly slower."""
 _NOT_SLOWER = 1.25
 """And it is not any more at this."""
+_SLACK = 0.01
+"""Seconds more that do not count: samples are read ahead of need, and storage is everybody's."""
 _WINDOW = 16
 """Requests of each way that are remembered. What half of them took counts, so a few that are off do not."""
 _ENOUGH, _ENOUGH_STORED = 8, 3
@@ -206,14 +208,14 @@ class Ways:
     def _slower(self, node: _Node, nbytes: float, times: float) -> bool:
         # (of what storage was not asked for nothing is said)
         size = self._storage.usual or nbytes
-        return node.taken.seconds(size) > times * self._storage.seconds(size)
+        return node.taken.seconds(size) > times * self._storage.seconds(size) + _SLACK
 
     def _tried(self, node: _Node, nbytes: float, seconds: float, now: float) -> None:
         """A node that was left alone has answered."""
         usual = self._storage.usual
         if usual is not None and nbytes > usual:
             nbytes, seconds = int(usual), seconds * usual / nbytes
-        if seconds > _NOT_SLOWER * self._storage.seconds(nbytes):
+        if seconds > _NOT_SLOWER * self._storage.seconds(nbytes) + _SLACK:
             node.fast, node.rest = 0, min(_LONGEST, 2 * node.rest)
             node.until = now + node.rest
             return

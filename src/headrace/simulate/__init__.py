@@ -6,7 +6,7 @@ Draws, orders, admission and eviction are decided by the product's own code; onl
 from headrace.simulate.files import load_scenario, read_scenario, ready_scenarios
 from headrace.simulate.report import make_result
 from headrace.simulate.results import JobResult, NodeResult, Point, Result
-from headrace.simulate.scenario import Costs, Data, Job, Measure, Nodes, Scenario, Storage
+from headrace.simulate.scenario import Cluster, Costs, Data, Job, Measure, Nodes, Scenario, Storage
 from headrace.simulate.simulation import Simulation
 
 
@@ -18,6 +18,7 @@ def simulate(scenario: Scenario) -> Result:
 
 
 __all__ = [
+    "Cluster",
     "Costs",
     "Data",
     "Job",

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from headrace.core.errors import MissingExtra, OptionError
-from headrace.simulate.scenario import Costs, Data, Job, Measure, Nodes, Scenario, Storage
+from headrace.simulate.scenario import Cluster, Costs, Data, Job, Measure, Nodes, Scenario, Storage
 
 READY = Path(__file__).parent / "scenarios"
 _TABLES: dict[str, type[msgspec.Struct]] = {
@@ -20,6 +20,7 @@ _TABLES: dict[str, type[msgspec.Struct]] = {
     "costs": Costs,
     "nodes": Nodes,
     "storage": Storage,
+    "cluster": Cluster,
     "jobs": Job,
     "measure": Measure,
 }

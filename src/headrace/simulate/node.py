@@ -1,12 +1,13 @@
 """A simulated machine: its processors and links, and its shared host, which is a real one on virtual time.
 
 Each machine has a host of its own with a cache of its own, as in the product. ``Node.fetch`` reads files for workers:
-through a page cache, or through a memory that knows what is needed soonest (``Memory``).
+through a page cache, through a memory that knows what is needed soonest (``Memory``), or by way of a cluster
+(``Pool``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
@@ -35,6 +36,7 @@ from headrace.core.errors import OptionError
 from headrace.simulate.clock import Call, Clock
 from headrace.simulate.memory import Memory, Reads
 from headrace.simulate.pages import RecentPages
+from headrace.simulate.pool import Pool
 from headrace.simulate.resources import Shared, Thread
 from headrace.simulate.scenario import Costs
 from headrace.simulate.tally import Paid, Use
@@ -67,17 +69,22 @@ class Node:
         budget: int,
         pages: int,
         network: Shared | None,
+        out: Shared | None,
+        delay: float,
+        megabyte: float,
         storage: Shared | None,
         latency: float,
         universe: Universe,
         seed: int,
         sample_bytes: int,
     ) -> None:
-        """``pages``: encoded samples that the page cache holds, each of ``sample_bytes`` on average."""
+        """``pages``: encoded samples that the page cache holds, each of ``sample_bytes`` on average. ``out``: the
+        link to other machines, ``delay``: of a message there, ``megabyte``: processor seconds for as much."""
         self.number, self.clock, self.budget = number, clock, budget
         self.processors = Shared(clock, cpus * speed, speed)
         self.cpus, self.speed, self.costs = cpus, speed, costs
         self.network, self.storage, self._latency = network, storage, latency
+        self.out, self.delay, self._megabyte = out, delay, megabyte
         self.host = Thread(clock, self.processors)
         self.commons = Commons(
             instance=1, nonce=rnd.key(seed, number), span=_SPAN, universe=universe, cpus=cpus
@@ -88,6 +95,9 @@ class Node:
         self.reads = Reads()
         self.memory: Memory | None = None
         self._place = 0
+        self.pool: Pool | None = None
+        self._others: Sequence[Node] = ()
+        """All machines of the cluster, by their numbers."""
         self._pages = RecentPages(pages)
         self._sample_bytes = sample_bytes
         self._members: dict[int, Member] = {}
@@ -181,6 +191,9 @@ class Node:
         *arguments: Any,
     ) -> None:
         """Read samples of an order, of so many bytes in all, ``at_once`` at a time; then ``call``."""
+        if self.pool is not None:
+            self.pool.fetch(self.number, samples, nbytes, partial(call, *arguments))
+            return
         if self.memory is not None:
             place, memory = self._place, self.memory
             memory.fetch(place, order.epoch, order.step, samples, at_once, partial(call, *arguments))
@@ -197,6 +210,34 @@ class Node:
     def share_memory(self, memory: Memory, place: int) -> None:
         """Files are kept by a memory of which this machine is the ``place``-th part."""
         self.memory, self._place = memory, place
+
+    def join_cluster(self, others: Sequence[Node], pool: Pool | None) -> None:
+        """There are other machines, to which there are links; samples come by way of a pool, if there is one."""
+        self._others, self.pool = others, pool
+
+    def read_stored(self, count: int, nbytes: float, at_once: int, call: Call) -> None:
+        """See ``Server``."""
+        self._bring(count, nbytes, at_once, False, call, ())
+
+    def pass_on(self, to: int, call: Call, *arguments: Any) -> None:
+        """See ``Server``."""
+        delay = max(self.delay, self._others[to].delay)
+        if delay > 0:
+            self.clock.after(delay, call, *arguments)
+        else:
+            call(*arguments)
+
+    def send(self, to: int, nbytes: float, call: Call, *, idle: bool = False) -> None:
+        """See ``Server``. Both ends have work with it. Who sends has slept until it was asked, unless it is one that
+        works when nobody else does (``idle``)."""
+        other, work = self._others[to], self._megabyte * nbytes / 1e6
+        links = [link for link in (self.out, other.network) if link is not None]
+        received = (other.processors.add, work, call) if work > 0 else (call,)
+        moved = partial(self._transfer, nbytes, links, False, received[0], received[1:])
+        if work > 0:
+            (self.processors.add_idle if idle else self.processors.add_urgent)(work, self.pass_on, to, moved)
+        else:
+            self.pass_on(to, moved)
 
     def bring(self, stored: int, peers: int, at_once: int, urgent: bool, call: Call) -> None:
         """See ``Machine``. What comes from other machines takes the network alone."""

@@ -36,6 +36,7 @@ from headrace.planning import (
 )
 from headrace.sampling import Geometry
 from headrace.simulate.draws import EpochOrders
+from headrace.simulate.helping import Agent, Grant
 from headrace.simulate.node import Node
 from headrace.simulate.order_cost import Ids, Sizes, pay, publish, work_of
 from headrace.simulate.scenario import Job
@@ -117,6 +118,11 @@ class Rank:
         self._began = self.stood = 0.0
         """When it began to wait for a batch, and when its batch stood."""
         self._idle = 0.0
+        self.agent: Agent | None = None
+        """Who has orders made on other machines."""
+        self.processes = people.processes
+        self.waits: list[tuple[float, float]] = []
+        """Of each batch: when it was handed out, and for how long it was waited for."""
 
     # -- the training loop -------------------------------------------------------------------------------------
 
@@ -177,6 +183,7 @@ class Rank:
         now = self.node.clock.now
         self._here, self.stood = False, now
         self.tally.waited += now - self._began
+        self.waits.append((now, now - self._began))
         if self._tunes:
             company = self.client.company if self._shared else 0
             self.ahead = self._depth.taken(
@@ -214,6 +221,8 @@ class Rank:
         """The training run is over."""
         self.ended, self._here = True, False
         self.crew.close()
+        if self.agent is not None:
+            self.agent.closed = True
         if self._shared:
             self.node.leave(self.member)
 
@@ -277,6 +286,17 @@ class Rank:
             self._heard.append(made)
             if self._here:
                 self._advance()
+
+    def helped(self, grant: Grant) -> None:
+        """See ``Client``."""
+        task = grant.task
+        self.tally.decodes += task.work.decoded
+        self.tally.fetched += len(task.missing)
+        rows = len(task.order.indices) // 8
+        self.tally.helped += 0 if grant.void else rows
+        self._heard.append(OrderDone(task.order.id, [], spent=Spent(helped=rows)))
+        if self._here:
+            self._advance()
 
     def _spent(self, task: Task, idle: float) -> Spent:
         """What a real worker would have measured."""

@@ -44,14 +44,24 @@ def make_result(simulation: Simulation) -> Result:
         storage=ratio(uses[0].storage, storage.capacity * seconds) if shared and storage is not None else 0.0,
         filled=everything.filled,
         paid=asdict(sum((use.paid for use in uses), Paid())),
-        jobs=[_job(run, tallies, seconds) for run, tallies in zip(runs, per_rank, strict=True)],
+        jobs=[_job(run, tallies, seconds, began.time) for run, tallies in zip(runs, per_rank, strict=True)],
         nodes=_nodes(simulation, uses, per_rank, seconds, shared),
         course=simulation.course,
     )
 
 
-def _job(run: TrainingRun, tallies: list[Tally], seconds: float) -> JobResult:
+def _quantiles(moments: list[tuple[float, float]], since: float) -> tuple[float, float]:
+    """The median and the 99th percentile of what was noted since a moment."""
+    values = sorted(value for moment, value in moments if moment >= since)
+    return (values[len(values) // 2], values[len(values) * 99 // 100]) if values else (0.0, 0.0)
+
+
+def _job(run: TrainingRun, tallies: list[Tally], seconds: float, began: float) -> JobResult:
     found = total(tallies)
+    waits = _quantiles([one for rank in run.ranks for one in rank.waits], began)
+    delays = _quantiles(
+        [one for rank in run.ranks if rank.agent is not None for one in rank.agent.delays], began
+    )
     ranks = len(tallies)
     hits = {name: ratio(getattr(found, name), found.rows) for name in ("encoded", "decoded", "augmented")}
     return JobResult(
@@ -68,6 +78,11 @@ def _job(run: TrainingRun, tallies: list[Tally], seconds: float) -> JobResult:
         hits=hits,
         decodes_per_sample=ratio(found.decodes, found.images),
         ahead=sum(rank.ahead for rank in run.ranks) / ranks,
+        wait_p50=waits[0],
+        wait_p99=waits[1],
+        helped=ratio(found.helped, found.rows),
+        delay_p50=delays[0],
+        delay_p99=delays[1],
     )
 
 

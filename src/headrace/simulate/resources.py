@@ -30,14 +30,15 @@ class _Lane:
 class Shared:
     """A capacity that tasks share evenly; a task gets ``most`` of it at the most. Urgent ones are served first.
 
-    Urgent are those of processes that sleep most of the time, which a system's scheduler lets through at once.
+    Urgent are those of processes that sleep most of the time, which a system's scheduler lets through at once. Idle
+    ones get what nobody else wants.
     """
 
     def __init__(self, clock: Clock, capacity: float, most: float = math.inf) -> None:
         """``capacity``: work per second, of all tasks together. ``most``: of one."""
         self.capacity = capacity
         self._clock, self._most = clock, min(most, capacity)
-        self._urgent, self._plain = self._lanes = (_Lane(), _Lane())
+        self._urgent, self._plain, self._idle = self._lanes = (_Lane(), _Lane(), _Lane())
         self._done = self._since = 0.0
         self._serial = self._token = 0
         self._due = math.inf
@@ -54,6 +55,10 @@ class Shared:
     def add_urgent(self, work: float, call: Call, *arguments: Any) -> None:
         """The same for an urgent one."""
         self._add(self._urgent, work, call, arguments)
+
+    def add_idle(self, work: float, call: Call, *arguments: Any) -> None:
+        """The same for one that waits until there is nothing else to do."""
+        self._add(self._idle, work, call, arguments)
 
     def _add(self, lane: _Lane, work: float, call: Call, arguments: tuple[Any, ...]) -> None:
         self._move()

@@ -51,6 +51,14 @@ class JobResult(msgspec.Struct):
     """That its own workers did, per sample of its dataset and epoch."""
     ahead: float
     """Batches kept ahead at the end, on average."""
+    wait_p50: float = 0.0
+    """Seconds for which a rank waited for a batch: half of all waits were no longer, and 99 % of them."""
+    wait_p99: float = 0.0
+    helped: float = 0.0
+    """Share of its rows that were prepared on other machines."""
+    delay_p50: float = 0.0
+    """Seconds for which the rows of an order were on their way from there: of half of them, and of 99 %."""
+    delay_p99: float = 0.0
 
 
 class NodeResult(msgspec.Struct):

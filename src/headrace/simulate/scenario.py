@@ -20,6 +20,8 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Loader = Literal["shared", "alone", "plain"]
 Keeps = Literal["recent", "soonest", "soonest on demand"]
+Placement = Literal["rendezvous", "own"]
+Peers = Literal["measured", "always"]
 SAMPLINGS = (*SAMPLERS, "uniform")
 
 
@@ -86,7 +88,13 @@ class Nodes(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     peers: bool = False
     """Whether machines that keep what is needed soonest take files over from each other."""
     network: Size = math.inf
-    """Bytes per second into a machine."""
+    """Bytes per second into a machine; and to other machines of a cluster, as many again."""
+    delay: Seconds = 0.0
+    """For a message between this machine and another."""
+    pool: Size = 0
+    """Bytes that it gives to the memory of the cluster."""
+    helpers: Annotated[int, msgspec.Meta(ge=0, le=4096)] = 0
+    """Processes that prepare rows for ranks on other machines, with what processor time nobody else wants."""
 
 
 class Storage(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -98,6 +106,21 @@ class Storage(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """From asking for a sample to its first byte."""
     shared: bool = True
     """Whether all machines have the rate together; else each has it for itself."""
+
+
+class Cluster(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """What machines do that give memory or helpers to a cluster. The defaults are what the product does."""
+
+    placement: Placement = "rendezvous"
+    """Where samples lie: each on one machine, or on every one whose ranks have used it."""
+    preload: bool = True
+    """Whether machines read samples before they are asked for, in the order of their use."""
+    peers: Peers = "measured"
+    """Whether the machine that has a sample is asked always, or unless it was measured to be slower than storage."""
+    pacing: bool = True
+    """Whether bytes that are on their way to a rank are limited, or only the orders that a helper has at a time."""
+    megabyte: Seconds = 1.2e-3
+    """Of processor time, at each end, for a megabyte between machines. (TLS on an Arm Neoverse-N1.)"""
 
 
 class Job(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -159,6 +182,7 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     jobs: list[Job]
     nodes: list[Nodes] = msgspec.field(default_factory=lambda: [Nodes()])
     storage: Storage = msgspec.field(default_factory=Storage)
+    cluster: Cluster = msgspec.field(default_factory=Cluster)
     costs: Costs = msgspec.field(default_factory=Costs)
     measure: Measure = msgspec.field(default_factory=Measure)
     about: str = ""
@@ -181,6 +205,41 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         for place, group in enumerate(self.nodes):
             if group.keeps != "recent":
                 self._check_keeps(f"nodes[{place}]")
+        self._check_cluster()
+
+    @property
+    def pools(self) -> bool:
+        """Whether machines have memory together."""
+        return any(self.pool_of(group) for group in self.nodes)
+
+    def pool_of(self, group: Nodes, option: str = "pool") -> int:
+        """Bytes that a machine gives to the memory of the cluster."""
+        return parse_size(group.pool, total=self.data.samples * self.bytes_of("encoded"), option=option)
+
+    def _check_cluster(self) -> None:
+        """What a cluster can do, the product can, and is not mixed with what the product does otherwise."""
+        pooled = self.pools
+        for place, group in enumerate(self.nodes):
+            name = f"nodes[{place}]"
+            if pooled and (parse_size(group.page_cache, total=0) or group.keeps != "recent"):
+                _refuse(
+                    f"{name}.page_cache",
+                    "samples come from the memory of the cluster where there is one; write no page_cache and no "
+                    "keeps, or no pool",
+                )
+            if not group.helpers:
+                continue
+            if not pooled:
+                _refuse(
+                    f"{name}.helpers", 'helpers read by way of the cluster; write pool, e.g. pool = "8GiB"'
+                )
+            for job in self.jobs:
+                if job.loader != "alone" or self.cache_of(job):
+                    _refuse(
+                        f"{name}.helpers",
+                        'here they prepare for jobs that cache nothing; write loader = "alone" and no cache for all '
+                        "of [[jobs]], or helpers = 0",
+                    )
 
     def _check_keeps(self, name: str) -> None:
         job = self.jobs[0]
@@ -235,6 +294,7 @@ class Scenario(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         for place, group in enumerate(self.nodes):
             self.cache_of(group, f"nodes[{place}].cache")
             parse_size(group.page_cache, total=0, option=f"nodes[{place}].page_cache")
+            self.pool_of(group, f"nodes[{place}].pool")
             if self.rate(group.network, f"nodes[{place}].network") <= 0:
                 _refuse(
                     f"nodes[{place}].network", 'it must be more than 0; write bytes per second, e.g. "10GB"'

@@ -16,9 +16,11 @@ from headrace.core.sizes import parse_size
 from headrace.sampling import Geometry
 from headrace.simulate.clock import Clock
 from headrace.simulate.draws import EpochOrders
+from headrace.simulate.helping import Agent, Helper
 from headrace.simulate.memory import Memory
 from headrace.simulate.node import Node
 from headrace.simulate.order_cost import Ids, Sizes
+from headrace.simulate.pool import Pool
 from headrace.simulate.rank import Rank, joining
 from headrace.simulate.resources import Shared
 from headrace.simulate.results import Moment, Point
@@ -36,7 +38,7 @@ class TrainingRun:
         self.simulation, self.job, self.name = simulation, job, name
         scenario = simulation.scenario
         low, high = scenario.stretch(job)
-        self.samples = high - low
+        self.low, self.samples = low, high - low
         self.key = f"{low}:{high}"
         machines = scenario.span(job)
         world_size = len(machines) * job.ranks
@@ -66,11 +68,24 @@ class TrainingRun:
     def start(self) -> None:
         """All ranks begin."""
         self.started = True
+        self._tell_pool()
         body = self.simulation.sizes.mean(Form.AUGMENTED)
         for rank in self.ranks:
             place = {"rank": rank.geometry.rank, "world_size": rank.geometry.world_size}
             budget = rank.node.budget
             rank.start(joining(self.job, self.name, self.key, self.samples, body, budget, **place))
+
+    def _tell_pool(self) -> None:
+        """Machines of a cluster are told of an order that is known."""
+        pool, epoch = self.simulation.pool, self.epochs
+        if pool is None or (self.job.loader == "shared" and self.job.sampling != "uniform"):
+            return
+
+        def used(machine: int) -> Ids:
+            ranks = [one.geometry.rank for one in self.ranks if machine < 0 or one.node.number == machine]
+            return self.low + self.known.uses(epoch, ranks)[0].astype(np.int64)
+
+        pool.begin(used)
 
     def worked(self, rank: Rank, batch: Batch) -> None:
         """See ``Run``. A step is over when all ranks have worked."""
@@ -92,6 +107,8 @@ class TrainingRun:
         if batch.draw.last:
             self.epochs += 1
             self.simulation.epoch_over(self)
+            if not self.ended:
+                self._tell_pool()
         if not self.paused and not self.ended:
             self.go_on()
 
@@ -122,6 +139,7 @@ class Simulation:
         self.storage = self._link(scenario.rate(scenario.storage.rate, "storage.rate"))
         universe = self._universe()
         self.nodes: list[Node] = []
+        self._helpers: list[Helper] = []
         for group in scenario.nodes:
             for _ in range(group.count):
                 storage = self.storage
@@ -137,6 +155,9 @@ class Simulation:
                         budget=scenario.cache_of(group),
                         pages=parse_size(group.page_cache, total=0) // scenario.bytes_of("encoded"),
                         network=self._link(scenario.rate(group.network, "nodes.network")),
+                        out=self._link(scenario.rate(group.network, "nodes.network")),
+                        delay=group.delay,
+                        megabyte=scenario.cluster.megabyte,
                         storage=storage,
                         latency=scenario.storage.latency,
                         universe=universe,
@@ -144,6 +165,7 @@ class Simulation:
                         sample_bytes=scenario.bytes_of("encoded"),
                     )
                 )
+                self._helpers += [Helper(self.nodes[-1]) for _ in range(group.helpers)]
         self.runs: list[TrainingRun] = []
         for job in scenario.jobs:
             for place in range(job.count):
@@ -151,6 +173,11 @@ class Simulation:
                 self.runs.append(TrainingRun(self, job, name, len(self.runs)))
         if scenario.nodes[0].keeps != "recent":
             self._share_memory(scenario.nodes[0])
+        self.pool = self._make_pool() if scenario.pools else None
+        for node in self.nodes:
+            node.join_cluster(self.nodes, self.pool)
+        if self._helpers:
+            self._make_agents()
         self._expected = sum(run.samples * run.job.epochs for run in self.runs)
         self._seen = 0
         self.course: list[Point] = []
@@ -181,6 +208,31 @@ class Simulation:
             memory = Memory(run.known, some, room, ahead=group.keeps == "soonest")
             for place, (node, _) in enumerate(some):
                 node.share_memory(memory, place)
+
+    def _make_pool(self) -> Pool:
+        scenario = self.scenario
+        budgets = [scenario.pool_of(group) for group in scenario.nodes for _ in range(group.count)]
+        return Pool(
+            self.clock,
+            scenario.cluster,
+            self.nodes,
+            budgets,
+            scenario.data.samples,
+            scenario.bytes_of("encoded"),
+        )
+
+    def _make_agents(self) -> None:
+        for run in self.runs:
+            for rank in run.ranks:
+                rank.agent = Agent(
+                    rank,
+                    rank.crew,
+                    rank.node,
+                    [helper for helper in self._helpers if helper.node is not rank.node],
+                    workers=rank.processes,
+                    row=self.sizes.mean(Form.AUGMENTED),
+                    paced=self.scenario.cluster.pacing,
+                )
 
     # -- the course --------------------------------------------------------------------------------------------
 

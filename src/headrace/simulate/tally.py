@@ -34,6 +34,8 @@ class Tally:
     """Samples that were read, of which the page cache had some."""
     filled: float = 0
     """Samples that its idle workers prepared for the cache."""
+    helped: float = 0
+    """Rows that were prepared on other machines."""
     late: float = 0
     """Steps for which it was the rank whose data came last."""
 

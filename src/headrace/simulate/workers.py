@@ -174,6 +174,18 @@ class Crew:
         self._posted: deque[Any] = deque()
         self._free: deque[Worker] = deque(Worker(self, threads) for _ in range(processes))
         self.closed = False
+        self.watch: Call | None = None
+        """Called when an order is posted that nobody takes at once."""
+
+    @property
+    def backlog(self) -> int:
+        """Orders that nobody has claimed."""
+        return len(self._posted)
+
+    def give_up(self) -> Order:
+        """The oldest order that nobody has claimed, for somebody else."""
+        order: Order = self._posted.popleft()
+        return order
 
     def start(self) -> None:
         """The workers wait for orders."""
@@ -185,6 +197,8 @@ class Crew:
         self._posted.append(order)
         if self._free:
             self._free.popleft().claim(self.employer.task(self._posted.popleft()))
+        elif self.watch is not None:
+            self.watch()
 
     def claim(self, worker: Worker) -> None:
         """A worker could take an order."""

@@ -22,6 +22,7 @@ from headrace.cluster import members as members_module
 from headrace.cluster.members import ask, greet
 from headrace.cluster.messages import Grant, Teach
 from headrace.core.errors import HostRefused
+from headrace.planning import peers
 from headrace.recipes.compile import compile_recipe
 from tests.cluster import user_steps
 from tests.cluster.nodes import TOKEN, Servers, write_photos
@@ -42,6 +43,7 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers
     """Three nodes; jobs here are on the first of them, as if Ray had started them."""
     made = Servers(tmp_path, count=3)
     here = made.nodes["n0"].socket
+    monkeypatch.setattr(peers, "_SLACK", 60.0)  # (files here are faster than any node)
     monkeypatch.setattr(joining, "ray_node", lambda: "n0")
     monkeypatch.setattr(joining, "find_members", lambda **_: (here, members_module.members_of(here)))
     yield made

@@ -40,6 +40,7 @@ from headrace.cluster.messages import (
 from headrace.cluster.placement import Placement
 from headrace.cluster.pooled import PooledSource, define
 from headrace.core.errors import HostRefused
+from headrace.planning import peers
 from headrace.sampling.uniform import epoch_order
 from headrace.sources.source import Source
 from tests.cluster.nodes import TOKEN, Servers, make_files
@@ -61,8 +62,9 @@ def servers(tmp_path: Path) -> Iterator[Servers]:
 
 
 @pytest.fixture(autouse=True)
-def no_connections() -> Iterator[None]:
-    """Each test has members of its own."""
+def no_connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Each test has members of its own. (And files here are faster than any node: mostly that is not to matter.)"""
+    monkeypatch.setattr(peers, "_SLACK", 60.0)
     yield
     for _, found in members_module._here.values():
         found.close()
@@ -264,8 +266,8 @@ def test_a_server_that_hangs_is_left_alone(
 class Cable:
     """Passes connections on to a port, until it is cut: then nothing comes through, and nobody is told."""
 
-    def __init__(self, port: int) -> None:
-        self._to, self.whole = port, threading.Event()
+    def __init__(self, port: int, delay: float = 0.0) -> None:
+        self._to, self.delay, self.whole = port, delay, threading.Event()
         self.whole.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
@@ -283,6 +285,7 @@ class Cable:
         with contextlib.suppress(OSError):
             while data := taken.recv(1 << 16):
                 self.whole.wait()
+                time.sleep(self.delay)
                 given.sendall(data)
             given.shutdown(socket.SHUT_RDWR)
 
@@ -319,6 +322,28 @@ def test_a_cable_that_is_cut_holds_nobody_up_for_long(
         assert wait_until(lambda: members.is_well(far))
         read_all(found, source)
         assert found.take_pooled().samples == SAMPLES
+
+
+def test_a_node_that_is_slower_than_storage_is_left_until_it_is_not(
+    servers: Servers, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "_SLACK", 0.03)
+    monkeypatch.setattr(peers, "_REST", 0.1)
+    monkeypatch.setattr(peers, "_LONGEST", 0.1)
+    with contextlib.closing(Cable(servers.nodes["n1"].port, 0.1)) as cable:
+        far = msgspec.structs.replace(servers.nodes["n1"], port=cable.port, incarnation="far")
+        servers.tell([servers.nodes["n0"], far, servers.nodes["n2"]])
+        found = introduce(servers, source)
+
+        def pooled() -> int:
+            found.take_pooled()
+            read_all(found, source)
+            return found.take_pooled().samples
+
+        assert pooled() == SAMPLES, "at first nobody knows"
+        assert wait_until(lambda: pooled() < 0.9 * SAMPLES)
+        cable.delay = 0.0
+        assert wait_until(lambda: pooled() == SAMPLES)
 
 
 def test_who_waits_for_a_server_is_woken_when_it_is_gone(servers: Servers, source: Source) -> None:

@@ -39,6 +39,8 @@ class Dataset:
         self.lock = threading.Lock()
         self.pending: dict[int, Future[Blobs]] = {}
         """Samples that are being read."""
+        self.stored: tuple[int, int, int, float] = (0, 0, 0, 0.0)
+        """How often storage was read, and the samples, bytes and seconds of the last time."""
         self.asked: NDArray[np.bool_] = np.zeros(self.samples, np.bool_)
         """Those that somebody has asked for in the epoch that is read ahead: to read them ahead would be late."""
 
@@ -99,13 +101,17 @@ class Fetcher:
     def _read(self, dataset: Dataset, part: list[int], future: Future[Blobs], ahead: bool) -> None:
         found: Blobs = {}
         try:
+            begun = time.monotonic()
             # (what is wrong with a sample, or with storage, those find out and say who wanted it)
-            for sample, blob in zip(part, dataset.source.read_many(part), strict=True):
+            blobs = dataset.source.read_many(part)
+            took = time.monotonic() - begun
+            for sample, blob in zip(part, blobs, strict=True):
                 if not isinstance(blob, BaseException):
                     found[sample] = blob
                     # (before it stops being on its way: else somebody would read it again)
                     if not self._memory.keep(dataset.name, sample, blob) and ahead:
                         self._memory.keep_ahead(dataset.name, sample, bytes(blob))
+            dataset.stored = dataset.stored[0] + 1, len(found), sum(map(len, found.values())), took
         except Exception:
             pass
         finally:

@@ -117,12 +117,14 @@ class Want(Message, frozen=True):
 class Given(Message, frozen=True):
     """Lengths of samples as int64, and the samples beside it; -1: it is not to be had here.
 
-    ``kept``: how many of them were in memory; ``view``: the number of the server's.
+    ``kept``: how many of them were in memory; ``view``: the number of the server's; ``stored``: how often it has read
+    from storage, and the samples, bytes and seconds of the last time.
     """
 
     lengths: bytes
     kept: Count = 0
     view: int = 0
+    stored: tuple[int, int, int, float] = (0, 0, 0, 0.0)
 
 
 class Ahead(Message, frozen=True):

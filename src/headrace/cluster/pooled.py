@@ -27,6 +27,7 @@ from headrace.cluster.messages import (
 from headrace.cluster.placement import Placement
 from headrace.cluster.window import Asked
 from headrace.core.errors import HostRefused, ProtocolError
+from headrace.planning.peers import STORAGE, Ways
 from headrace.sources.source import Source
 
 _PATIENCE = 12.0
@@ -98,6 +99,8 @@ class PooledSource:
         """Seconds that servers take to answer."""
         self._size = float(_SAMPLE)
         """Bytes of a sample, about."""
+        self._ways, self._stored = Ways(), 0
+        """Which way is the faster one; and how often this node's server had read storage when it last said so."""
         self._missed = 0.0
         self._pooled = Pooled()
 
@@ -155,9 +158,21 @@ class PooledSource:
             self._from_pool(members, samples, out)
         rest = [at for at, blob in enumerate(out) if blob is None]
         if rest:
+            begun = time.monotonic()
             for at, blob in zip(rest, self._source.read_many(samples[rest]), strict=True):
                 out[at] = blob
+            got = [out[at] for at in rest if not isinstance(out[at], BaseException)]
+            self._measured(STORAGE, len(got), sum(map(len, got)), time.monotonic() - begun)
         return out
+
+    def _measured(self, way: str, samples: int, nbytes: int, seconds: float, kept: int | None = None) -> None:
+        with self._lock:
+            self._ways.read(way, samples, nbytes, seconds, now=time.monotonic(), kept=kept)
+
+    def _by_node(self, node: Node, samples: int) -> bool:
+        """Whether a node is asked, rather than storage."""
+        with self._lock:
+            return self._ways.by_node(node.incarnation, samples * self._size, now=time.monotonic())
 
     def _members(self) -> Members | None:
         """The servers; None where this node has none just now."""
@@ -173,6 +188,8 @@ class PooledSource:
         placement = self._placement
         if placement is None or placement.view.number != view.number:
             placement = self._placement = Placement(view, self._pool.dataset)
+            with self._lock:
+                self._ways.only([one.incarnation for one in view.nodes])
             self._usual = {
                 one.incarnation: self._usual[one.incarnation]
                 for one in view.nodes
@@ -193,6 +210,8 @@ class PooledSource:
                     continue
                 rows = np.flatnonzero(places == place)
                 room = None
+                if node.id != members.node and not self._by_node(node, len(rows)):
+                    continue
                 if node.id != members.node:
                     # (who waits for room takes in what it has asked for meanwhile: others may wait for that)
                     while (room := members.window.ask(int(len(rows) * self._size), wait=not asked)) is None:
@@ -271,6 +290,12 @@ class PooledSource:
                 got += 1
         members.give_back(node, connection)
         took = time.monotonic() - request.begun
+        if node.id != members.node:
+            self._measured(node.incarnation, got, at, took, min(reply.kept, got))
+        elif reply.stored[0] != self._stored:
+            # (what storage takes this node is known to who reads from it anyway)
+            self._stored = reply.stored[0]
+            self._measured(STORAGE, *reply.stored[1:])
         self._usual[node.incarnation] = took if usual is None else usual + 0.2 * (took - usual)
         return Pooled(got, at, min(reply.kept, got))
 

@@ -225,7 +225,7 @@ class NodeServer:
             lengths = np.array([-1 if blob is None else len(blob) for blob in blobs], np.int64)
             body = [blob for blob in blobs if blob is not None]
             dataset.asked[numbers] = True
-            self._reply(connection, Given(lengths.tobytes(), kept, self._view.number), body)
+            self._reply(connection, Given(lengths.tobytes(), kept, self._view.number, dataset.stored), body)
         finally:
             reading.done()
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.papers import (
+    cluster_rules,
     dlcache_figure7,
     joader_figure6,
     joader_figure7,
@@ -33,5 +34,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         lobster_ablation,
         dlcache_figure7,
         kspeed_figure13,
+        cluster_rules,
     )
 }

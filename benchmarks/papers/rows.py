@@ -116,6 +116,8 @@ def row_target(name: str, row: Row) -> Target | None:
         wanted = row.compared
     elif row.compared.startswith("within"):
         wanted = f"{row.paper:g} {row.compared}"
+    elif row.compared not in ("at least", "at most"):
+        wanted = row.compared  # (more was asked than the paper's figure)
     else:
         wanted = f"{'>=' if row.compared == 'at least' else '<='} {row.paper:g}"
     return Target(name, row.ours, wanted, row.agrees == "yes", note=row.note)

@@ -38,6 +38,8 @@ class Reads:
     """Read from storage, for somebody or ahead."""
     taken_over: float = 0
     """Taken over from another machine."""
+    peer_found: float = 0
+    """Of those that were asked for: in another machine's memory then."""
 
 
 Hurry = Callable[[], None]
@@ -110,6 +112,7 @@ class Memory:
         reads.found += int(np.count_nonzero(mine)) - len(late)
         reads.stored += len(nowhere)
         reads.taken_over += len(there)
+        reads.peer_found += len(there)
         self._foresight.next_uses.use(epoch, samples)
         here.ahead.used(samples.tolist())
         kept.needed_otherwise(samples)

@@ -297,6 +297,7 @@ class Node:
             self.reads.found,
             self.reads.stored,
             self.reads.taken_over,
+            self.reads.peer_found,
             replace(self.paid),
         )
 

@@ -183,6 +183,7 @@ class Pool:
         part, here = self._parts[owner], self._parts[place]
         here.server.reads.taken_over += len(group)
         kept = part.there(group)
+        here.server.reads.peer_found += kept
         measured = partial(self._measured, here, str(owner), len(group), each, begun, kept, done)
         self._collect(part, group, each, partial(part.server.send, place, each * len(group), measured))
 

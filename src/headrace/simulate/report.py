@@ -119,6 +119,7 @@ def _nodes(
                 memory_hits=ratio(use.found, use.asked),
                 stored=use.stored,
                 taken_over=use.taken_over,
+                peer_hits=ratio(use.peer_found, use.asked),
             )
         )
     return found

@@ -83,6 +83,8 @@ class NodeResult(msgspec.Struct):
     """Samples that it read from storage."""
     taken_over: float
     """Samples that it took over from other machines."""
+    peer_hits: float = 0.0
+    """Of the samples that workers asked the machine for: the share that was in another machine's memory then."""
 
 
 class Result(msgspec.Struct):

@@ -96,10 +96,11 @@ class Use:
     evictions: float = 0
     asked: float = 0
     """Samples that workers asked the machine for, those of them that were in its memory, samples that it read from
-    storage, and those that it took over from other machines."""
+    storage, those that it took over from other machines, and those that were in the memory of one."""
     found: float = 0
     stored: float = 0
     taken_over: float = 0
+    peer_found: float = 0
     paid: Paid = field(default_factory=Paid)
 
     def since(self, earlier: Use) -> Use:

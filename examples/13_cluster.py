@@ -146,6 +146,7 @@ def main() -> None:
     # A token of its own, where nothing else is wanted: Ray asks for one if it finds any in your home directory.
     if "RAY_AUTH_MODE" not in os.environ:
         os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    os.environ.pop("RAY_ADDRESS", None)  # (that of another Ray)
     import ray
 
     with socket.create_server(("127.0.0.1", 0)) as free:

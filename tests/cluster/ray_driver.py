@@ -155,7 +155,14 @@ def ports(ray: Any, folder: str) -> dict[str, Any]:
             taken.enter_context(socket.create_server((host, port)))
         commands += [command(["cluster", "start", *options, f"{first}-{first + 1}"])]
     left = on_ray.current(ray)
+    # One of three has no port at first.
+    with socket.create_server((host, first)), contextlib.redirect_stderr(said):
+        few = ["--memory", "64MiB", "--cpus", "0", "--ports", f"{first}-{first + 2}"]
+        commands += [command(["cluster", "start", *few])]
+    back = wait_until(lambda: len(on_ray.current(ray).nodes) == NODES, 60.0)
+    on_ray.stop(ray)
     return {
+        "back": back,
         "commands": commands,
         "said": said.getvalue(),
         "first": first,

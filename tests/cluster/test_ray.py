@@ -70,9 +70,13 @@ def test_a_server_the_manager_and_a_node_are_lost(photos: Path, tmp_path: Path) 
 
 def test_ports_that_a_firewall_leaves_open(photos: Path, tmp_path: Path) -> None:
     found = drive("ports", photos, tmp_path / "run")
-    assert found["commands"] == [0, 0, 0, 1], "start, start again, stop, start where nothing is free"
+    assert found["commands"] == [0, 0, 0, 1, 1], (
+        "start, again, stop, where nothing is free, where too little is"
+    )
     assert len(set(found["used"])) == 6, "three servers and a helper of each"
     assert all(0 <= port - found["first"] < 12 for port in found["used"])
     assert "was running already" in found["said"]
     assert "0 of 3 nodes have a server" in found["said"] and "none of them is free on" in found["said"]
     assert found["left"] is False, "nothing is left of what could not start"
+    assert "2 of 3 nodes have a server" in found["said"] and "they are tried again" in found["said"]
+    assert found["back"], "once there is a port"

@@ -6,6 +6,7 @@ Started by ``make bench-cluster``; needs root for network namespaces.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
@@ -13,10 +14,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.bucket.network import NoNetwork, inside
+from benchmarks.cluster.incast import Incast
 from benchmarks.cluster.network import Lan
 from benchmarks.cluster.ray_nodes import RayNodes
 from benchmarks.cluster.storage import Storage
@@ -71,6 +74,8 @@ class ClusterBench:
             if storage is not None:
                 storage.close()
             lan.close()
+        for _ in range(self.rounds if not self.only or "incast" in self.only else 0):
+            self.incast(folder)
         self.report()
 
     def note(self, name: str, run: Run | None) -> None:
@@ -101,6 +106,7 @@ class ClusterBench:
             if name == "headrace":
                 told = json.loads(ray.command("status", "--json"))
                 fetched = float(sum(one["fetched_bytes"] for one in told)) / self.nbytes
+            links = [(now - then) / 1e6 for now, then in zip(after, before, strict=True)]
             images = sum(epoch["images"] for rank in ranks for epoch in rank["epochs"])
             run: Run = {
                 "first": sum(rank["epochs"][0]["images"] / rank["epochs"][0]["seconds"] for rank in ranks),
@@ -108,11 +114,10 @@ class ClusterBench:
                     statistics.mean(one["images"] / one["seconds"] for one in rank["epochs"][1:])
                     for rank in ranks
                 ),
-                "storage_mb": (after[0] - before[0]) / 1e6,
+                "storage_mb": links[0],
                 "storage_reads": fetched,
-                "node_mb": statistics.mean(
-                    (now - then) / 1e6 for now, then in zip(after[1:], before[1:], strict=True)
-                ),
+                "node_mb": statistics.mean(links[1:]),
+                "links_mb": links,
                 "cpu_s_per_1000": 1000 * cpu / images,
                 "whole": all(epoch["images"] == self.photos for rank in ranks for epoch in rank["epochs"]),
             }
@@ -160,41 +165,67 @@ class ClusterBench:
     # -- a rank whose node has no CPU left ---------------------------------------------------------------------------
 
     def starved(self, lan: Lan, ray: RayNodes) -> None:
-        """What a rank gets whose node has hardly any CPU: by itself, with helpers, and what idle nodes could do."""
+        """What a rank gets whose node has no CPU left: by itself, with helpers, and what idle nodes could do.
+
+        In two ways: its CPU is busy with somebody else's work, at the same priority; and it may use 0.3 of a CPU.
+        """
         for one in (lan.storage, *lan.nodes):
             lan.limit(one, None)
         try:
-            cgroup = _make_cgroup("rank", RANK_CPUS)
+            first = _make_cpuset("rank", 0)
+            others = _make_cpuset("rest", 1)
+            little = _make_cgroup("rank", RANK_CPUS)
             # (all nodes are one machine: what the rank has is not the others')
             rest = _make_cgroup("rest", (os.cpu_count() or 1) - RANK_CPUS)
         except OSError as error:
             say(f"no CPU can be taken from a rank here ({error}); it is not measured what helpers give")
             return
+        # (whoever serves and helps is on the other nodes, and so on the other CPU)
+        with ray.kept_to(others), _busy(first):
+            self.starved_by("busy", lan, ray, first, others, workers=1)
+        self.starved_by("little", lan, ray, little, rest, workers=2)
+
+    def starved_by(self, how: str, lan: Lan, ray: RayNodes, own: str, others: str, *, workers: int) -> None:
+        """One of these ways. ``own``, ``others``: control groups. ``workers``: of who has the CPUs of the others."""
         rates: dict[str, float] = {}
-        for name, cpus, place in (
-            ("idle node", "0", rest),
-            ("no help", "0", cgroup),
-            ("helped", "1", cgroup),
-        ):
+        for name, cpus, place in (("idle node", "0", others), ("no help", "0", own), ("helped", "1", own)):
             ray.command("start", "--memory", "256MiB", "--cpus", cpus)
             try:
                 ranks = self.ranks(
-                    lan, ray, "headrace", [0], epochs=4, workers=2 if name == "idle node" else 1, cgroup=place
+                    lan,
+                    ray,
+                    "headrace",
+                    [0],
+                    epochs=6,
+                    workers=workers if name == "idle node" else 1,
+                    cgroup=place,
                 )
             finally:
                 ray.command("stop")
             if ranks is None:
                 return
-            rates[name] = statistics.mean(one["images"] / one["seconds"] for one in ranks[0]["epochs"][1:])
+            # (it takes some epochs to find out that a rank's own workers had better leave orders to others)
+            rates[name] = statistics.mean(one["images"] / one["seconds"] for one in ranks[0]["epochs"][3:])
             if name == "helped":
                 say(next((row for row in ranks[0]["stats"].splitlines() if row.startswith("cluster")), ""))
-        self.note("starved", {**rates, "ratio": rates["helped"] / rates["idle node"]})
+        self.note(f"starved, {how}", {**rates, "ratio": rates["helped"] / rates["idle node"]})
+
+    # -- eight that send to one ----------------------------------------------------------------------------------------
+
+    def incast(self, folder: Path) -> None:
+        """Eight nodes prepare rows for one whose cable is short, with pacing and without."""
+        incast = Incast(folder)
+        try:
+            for paced in (True, False):
+                self.note(f"incast, {'paced' if paced else 'not paced'}", incast.measure(paced=paced))
+        finally:
+            incast.close()
 
     # -- what came of it --------------------------------------------------------------------------------------
 
     def report(self) -> None:
         """Tables and targets."""
-        rows = [["", "first epoch", "later", "storage MB", "a node's MB", "CPU s per 1000"]]
+        rows = [["", "first epoch", "later", "MB from storage", "to a node", "CPU s per 1000"]]
         for name in ("torch", "ray", "alone", "headrace"):
             runs = self.found.get(name, [])
             if runs:
@@ -203,6 +234,8 @@ class ClusterBench:
                     [name, *(f"{statistics.median(run[cell] for run in runs):,.2f}" for cell in cells)]
                 )
         print(f"\nimages/s over {NODES} ranks, storage behind {self.storage_rate}\n\n{table(rows)}")
+        print(_shown(self.found, "starved", ("busy", "little"), ("no help", "helped", "idle node", "ratio")))
+        print(_shown(self.found, "incast", ("paced", "not paced"), ("p50", "p99", "ratio", "images_s")))
         result = {
             **header("cluster", self.quick),
             "photos": self.photos,
@@ -233,10 +266,26 @@ class ClusterBench:
                 ">=", 2,
             ),
             target(
-                "a rank without CPUs, over what idle nodes can prepare",
-                [run["ratio"] for run in self.found.get("starved", [])], ">=", 0.9,
+                "a rank whose CPU is busy, over what idle nodes can prepare",
+                [run["ratio"] for run in self.found.get("starved, busy", [])], ">=", 0.9,
+            ),
+            target(
+                f"a rank with {RANK_CPUS} of a CPU, the same",
+                [run["ratio"] for run in self.found.get("starved, little", [])], ">=", 0.9,
+            ),
+            target(
+                "eight to one: p99 of batch waits over p50",
+                [run["ratio"] for run in self.found.get("incast, paced", [])], "<=", 2,
             ),
         ]  # fmt: skip
+
+
+def _shown(found: dict[str, list[Run]], what: str, kinds: Sequence[str], cells: Sequence[str]) -> str:
+    rows = [[what, *cells]]
+    for kind in kinds:
+        runs = found.get(f"{what}, {kind}", [])
+        rows.extend([kind, *(f"{run[cell]:,.2f}" for cell in cells)] for run in runs)
+    return f"\n{table(rows)}"
 
 
 def busy() -> float:
@@ -255,8 +304,30 @@ def _make_cgroup(name: str, cpus: float) -> str:
     return str(place)
 
 
+def _make_cpuset(name: str, cpu: int) -> str:
+    """A control group that has one CPU."""
+    place = Path(f"/sys/fs/cgroup/cpuset/headrace-bench-{name}")
+    place.mkdir(exist_ok=True)
+    (place / "cpuset.mems").write_text(Path("/sys/fs/cgroup/cpuset/cpuset.mems").read_text())
+    (place / "cpuset.cpus").write_text(str(cpu))
+    return str(place)
+
+
 def _enter(cgroup: str) -> None:
     Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
+
+
+@contextlib.contextmanager
+def _busy(cgroup: str) -> Iterator[None]:
+    """Somebody else's work, two processes of it."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command, preexec_fn=lambda: _enter(cgroup)) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
 
 
 def main() -> None:

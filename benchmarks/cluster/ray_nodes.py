@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.bucket.network import inside
@@ -51,6 +53,22 @@ class RayNodes:
                 command, stdout=log, stderr=log, env=self.environment(node), start_new_session=True
             )
         self._wait(node)
+
+    @contextlib.contextmanager
+    def kept_to(self, cgroup: str) -> Iterator[None]:
+        """Have all that Ray runs, and will start meanwhile, in a control group."""
+        try:
+            self._move(cgroup)
+            yield
+        finally:
+            self._move(str(Path(cgroup).parent))
+
+    def _move(self, cgroup: str) -> None:
+        for node in self.lan.nodes:
+            listed = subprocess.run(["ip", "netns", "pids", node], capture_output=True, text=True)
+            for pid in listed.stdout.split():
+                with contextlib.suppress(OSError):
+                    Path(cgroup, "cgroup.procs").write_text(pid)
 
     def lose(self, node: int) -> None:
         """End everything that runs on a node, without a word."""

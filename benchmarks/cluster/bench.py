@@ -210,7 +210,7 @@ class ClusterBench:
                 say(next((row for row in ranks[0]["stats"].splitlines() if row.startswith("cluster")), ""))
         self.note(f"starved, {how}", {**rates, "ratio": rates["helped"] / rates["idle node"]})
 
-    # -- eight that send to one ----------------------------------------------------------------------------------------
+    # -- eight that send to one --------------------------------------------------------------------------------------
 
     def incast(self, folder: Path) -> None:
         """Eight nodes prepare rows for one whose cable is short, with pacing and without."""

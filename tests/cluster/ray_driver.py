@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 import headrace as hr
 from headrace.cli import main as command
 from headrace.cluster import on_ray
@@ -119,6 +121,7 @@ def kills(ray: Any, folder: str) -> dict[str, Any]:
     manager = ray.get_actor(on_ray.MANAGER, namespace=on_ray.NAMESPACE)
     number = on_ray.current(ray).number
     ray.kill(manager, no_restart=False)
+    out["status of a manager that was just restarted"] = len(on_ray.statuses(ray) or []) == NODES
 
     def manager_back() -> bool:
         try:
@@ -132,7 +135,10 @@ def kills(ray: Any, folder: str) -> dict[str, Any]:
     out["status of a node that was just lost"] = len(on_ray.statuses(ray) or []) >= NODES - 1
     out["node"] = wait_until(lambda: len(on_ray.current(ray).nodes) == NODES - 1, 60.0)
     out["job"] = ray.get(job, timeout=120)
-    out["stopped"] = on_ray.stop(ray)
+    pids = [one.pid for one in on_ray.statuses(ray) or []]
+    ray.kill(ray.get_actor(on_ray.MANAGER, namespace=on_ray.NAMESPACE), no_restart=False)
+    out["stopped"] = on_ray.stop(ray)  # (at once, by the one that takes its place)
+    out["ended"] = len(pids) == NODES - 1 and wait_until(lambda: not any(map(psutil.pid_exists, pids)))
     out["again"] = on_ray.stop(ray)
     return out
 

@@ -125,6 +125,8 @@ class Manager:
         self._failed: dict[str, tuple[float, str]] = {}
         """By node: when its server could not start, and why."""
         self._view = View(0)
+        self._seen = threading.Event()
+        """All servers were heard: a manager that has just been restarted knows of none."""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-manager", daemon=True)
         self._thread.start()
@@ -173,6 +175,8 @@ class Manager:
             # (numbers go on after a restart of the manager)
             number = max(self._view.number + 1, int(time.time() * 1000))
             self._view = View(number, view)
+        if len(self._view.nodes) >= len(self._actors):
+            self._seen.set()
         for one in self._view.nodes:
             # (again and again: a server that was restarted knows of none)
             if one.id in self._actors and (view is not None or one.id in found):
@@ -208,6 +212,7 @@ class Manager:
     def status(self) -> list[bytes]:
         """How each of them stands."""
         ray = self._ray
+        self._seen.wait(_PATIENCE)
         asked = [
             self._actors[node.id].status.remote() for node in self._view.nodes if node.id in self._actors
         ]

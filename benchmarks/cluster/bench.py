@@ -23,6 +23,9 @@ from benchmarks.cluster.incast import Incast
 from benchmarks.cluster.network import Lan
 from benchmarks.cluster.ray_nodes import RayNodes
 from benchmarks.cluster.storage import Storage
+from benchmarks.cluster.tf_service import NoService, TfService
+from benchmarks.cluster.tf_service import environment as tf_environment
+from benchmarks.cluster.tf_service import python as tf_python
 from benchmarks.common.photos import PhotosUnavailable, make_photos
 from benchmarks.common.progress import say
 from benchmarks.common.report import Target, header, publish, table, target
@@ -33,6 +36,7 @@ RANK_CPUS = 0.3
 """CPUs of a rank whose node has none left: for its loop, and for taking rows in."""
 _PATIENCE, _PATIENCE_QUICK = 600.0, 100.0
 """Seconds after which jobs that are not done are given up."""
+CONTENDERS = ("torch", "ray", "tf", "alone", "headrace")
 Run = dict[str, Any]
 
 
@@ -47,6 +51,7 @@ class ClusterBench:
         self.node_rate: str = args.node_rate
         self.only: list[str] = args.only
         self.found: dict[str, list[Run]] = {}
+        self.contenders = list(CONTENDERS)
 
     def main(self) -> None:
         """Measure and report."""
@@ -56,13 +61,18 @@ class ClusterBench:
         except (PhotosUnavailable, NoNetwork) as error:
             print(f"Nothing was measured. {error}", file=sys.stderr)
             return
+        try:
+            tf_python()
+        except NoService as error:
+            self.contenders.remove("tf")
+            say(f"tf is left out: {error}")
         storage = ray = None
         try:
             storage = Storage(lan.storage, REPOSITORY / ".data" / "cluster-storage", folder.resolve())
             ray = RayNodes(lan)
             self.nbytes = sum(path.stat().st_size for path in folder.rglob("*.jpg"))
             for number in range(self.rounds):
-                for name in ("torch", "ray", "alone", "headrace"):
+                for name in self.contenders:
                     if not self.only or name in self.only:
                         self.shared_data(lan, ray, name)
                 if not self.only or "starved" in self.only:
@@ -92,12 +102,20 @@ class ClusterBench:
         lan.limit(lan.storage, self.storage_rate)
         for node in lan.nodes:
             lan.limit(node, self.node_rate)
+        service, words = None, []
         if name == "headrace":
             ray.command("start", "--memory", "256MiB", "--cpus", "0")
+        elif name == "tf":
+            try:
+                service = TfService(lan)
+            except NoService as error:
+                say(f"tf: {error}")
+                return
+            words = ["--source", service.source, "--photos", str(self.photos)]
         try:
             before = [lan.moved(one)[1 if one == lan.storage else 0] for one in (lan.storage, *lan.nodes)]
             cpu = busy()
-            ranks = self.ranks(lan, ray, name, range(NODES), epochs=3)
+            ranks = self.ranks(lan, ray, name, range(NODES), epochs=3, words=words)
             cpu = busy() - cpu
             after = [lan.moved(one)[1 if one == lan.storage else 0] for one in (lan.storage, *lan.nodes)]
             if ranks is None:
@@ -125,19 +143,21 @@ class ClusterBench:
         finally:
             if name == "headrace":
                 ray.command("stop")
+            elif service is not None:
+                service.close()
 
     def ranks(
         self, lan: Lan, ray: RayNodes, name: str, nodes: Any, *, epochs: int, workers: int = 1,
-        cgroup: str = "", more: dict[str, str] | None = None,
+        cgroup: str = "", more: dict[str, str] | None = None, words: Sequence[str] = (),
     ) -> list[Run] | None:  # fmt: skip
         """Jobs on some nodes, at the same time; None: one of them failed."""
         with tempfile.TemporaryDirectory(prefix="hr-cluster-") as meeting:
             processes = []
             for node in nodes:
                 command = [
-                    *inside(lan.nodes[node]), sys.executable, "-m", "benchmarks.cluster.job", name, "--workers",
-                    str(workers), "--epochs", str(epochs), "--meet", meeting, "--ranks", str(len(list(nodes))),
-                    "--name", str(node),
+                    *inside(lan.nodes[node]), tf_python() if name == "tf" else sys.executable, "-m",
+                    "benchmarks.cluster.job", name, "--workers", str(workers), "--epochs", str(epochs),
+                    "--meet", meeting, "--ranks", str(len(list(nodes))), "--name", str(node), *words,
                 ]  # fmt: skip
                 processes.append(
                     subprocess.Popen(
@@ -145,7 +165,7 @@ class ClusterBench:
                         stdout=subprocess.PIPE,
                         stderr=subprocess.PIPE,
                         text=True,
-                        env={**ray.environment(node), **(more or {})},
+                        env={**(tf_environment() if name == "tf" else ray.environment(node)), **(more or {})},
                         preexec_fn=(lambda: _enter(cgroup)) if cgroup else None,
                     )
                 )
@@ -226,7 +246,7 @@ class ClusterBench:
     def report(self) -> None:
         """Tables and targets."""
         rows = [["", "first epoch", "later", "MB from storage", "to a node", "CPU s per 1000"]]
-        for name in ("torch", "ray", "alone", "headrace"):
+        for name in CONTENDERS:
             runs = self.found.get(name, [])
             if runs:
                 cells = ["first", "later", "storage_mb", "node_mb", "cpu_s_per_1000"]
@@ -249,7 +269,7 @@ class ClusterBench:
     def targets(self) -> list[Target]:
         """What headrace promises, round by round."""
         mine = self.found.get("headrace", [])
-        others = [self.found[name] for name in ("torch", "ray") if name in self.found]
+        others = [self.found[name] for name in ("torch", "ray", "tf") if name in self.found]
         return [
             target(
                 "storage read by the cluster in three epochs, over the dataset",

@@ -110,13 +110,21 @@ def ray_data(_: int) -> Iterator[Any]:
         yield found.iter_torch_batches(batch_size=BATCH)
 
 
+def tf_data(options: argparse.Namespace) -> Iterator[Any]:
+    """tf.data service, in TensorFlow's own environment."""
+    from benchmarks.cluster.tf_service import epochs
+
+    return epochs(options.source, options.photos, SIZE, BATCH, trainer=f"rank{options.name}")
+
+
 def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("loader", choices=["headrace", "alone", "torch", "ray"])
+    parser.add_argument("loader", choices=["headrace", "alone", "torch", "ray", "tf"])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--source", default="s3://photos/train")
+    parser.add_argument("--photos", type=int, default=0, help="of an epoch, for who cannot know")
     parser.add_argument("--meet", default="", help="a folder in which ranks meet before each epoch")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--name", default="0")
@@ -126,6 +134,7 @@ def main() -> None:
         "alone": lambda: headrace(False, options.workers, options.source),
         "torch": lambda: torch_obstore(options.workers),
         "ray": lambda: ray_data(options.workers),
+        "tf": lambda: tf_data(options),
     }
     epochs, out = loaders[options.loader](), []
     for epoch in range(options.epochs):

@@ -23,6 +23,7 @@ from benchmarks.papers import (
     lobster_ablation,
     lobster_hits,
     lobster_imbalance,
+    lobster_peers,
     seneca_figure8,
     seneca_figure13,
     seneca_figure14,
@@ -309,7 +310,7 @@ def test_pacing_keeps_rows_from_standing_before_a_short_link() -> None:
 
 
 def test_peers_have_what_a_node_has_not_where_all_of_it_fits() -> None:
-    found = lobster_hits.placed("ImageNet-1K, 8 nodes", 400, ahead=False, epochs=3)
+    found = lobster_peers.placed("ImageNet-1K, 8 nodes", 400, ahead=False, epochs=3)
     assert found.of_misses > 0.95 and found.local == pytest.approx(1 / 8, abs=0.03)
-    part = lobster_hits.placed("ImageNet-22K, 8 nodes", 3000, ahead=False, epochs=3)
+    part = lobster_peers.placed("ImageNet-22K, 8 nodes", 3000, ahead=False, epochs=3)
     assert 0.1 < part.of_misses < 0.4 and part.stored == pytest.approx(1 - part.local - part.peers, abs=0.05)

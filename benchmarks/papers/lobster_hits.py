@@ -85,45 +85,6 @@ def foreseen(name: str, divisor: int, epochs: int = 4) -> Foreseen:
     )
 
 
-@dataclass(frozen=True)
-class Placed:
-    """Of a job on nodes that have one memory, in which each sample has its node."""
-
-    local: float
-    """Samples that lay on the node itself when a worker asked for them, and on another node."""
-    peers: float
-    stored: float
-    """Samples read from storage, of those used."""
-
-    @property
-    def of_misses(self) -> float:
-        """Of what was not on the node itself, the share that another had."""
-        return self.peers / (1 - self.local)
-
-
-def placed(name: str, divisor: int, *, ahead: bool, epochs: int = 4) -> Placed:
-    """One of the cases with the cluster's memory, from the third epoch on. ``ahead``: nodes read ahead of need."""
-    nodes, share, nbytes, _ = CASES[name]
-    samples = SAMPLES[name.split(",")[0]] // divisor
-    batch = max(4, BATCH // 4)
-    document = {
-        "data": {"samples": samples, "encoded": nbytes},
-        "nodes": [{"count": nodes, "cpus": 64, "pool": int(share * samples) * nbytes, "network": "10GB",
-                   "delay": 50e-6}],
-        "storage": {"rate": "2GB", "latency": 0.002, "shared": False},
-        "cluster": {"preload": ahead},
-        "jobs": [{"loader": "alone", "nodes": 0, "ranks": RANKS, "batch": batch, "epochs": epochs,
-                  "sampling": "uniform", "workers": 4, "step": GPU_S * batch / BATCH}],
-        "measure": {"warmup": 2},
-    }  # fmt: skip
-    result = simulate(read_scenario(document))
-    return Placed(
-        sum(node.memory_hits for node in result.nodes) / nodes,
-        sum(node.peer_hits for node in result.nodes) / nodes,
-        sum(node.stored for node in result.nodes) / result.images,
-    )
-
-
 def simulated_hits(samples: int, eviction: str) -> float:
     """Of one job with eight ranks and a uniform order, in the product's own cache."""
     document = {
@@ -191,8 +152,6 @@ def run(quick: bool, progress: Bar) -> Iterator[Row]:
     for place, (name, (nodes, _, _, divisor)) in enumerate(CASES.items()):
         progress.step(3 + place, 3 + len(CASES), name)
         yield from foreseen_rows(name, nodes, 4 * divisor if quick else divisor)
-        if nodes > 1:
-            yield from placed_rows(name, 4 * divisor if quick else divisor)
     if not quick:
         name, divisor = next((name, case[3]) for name, case in CASES.items())
         found = foreseen(name, divisor // 4)
@@ -217,18 +176,6 @@ def foreseen_rows(name: str, nodes: int, divisor: int) -> Iterator[Row]:
         f"reads from storage over Belady's rule: {name}", None, found.reads, "simulated",
         f"at most {READS:g}", "yes" if found.reads <= READS else "no", "x", NO_FIGURE, f"{scale}{moved}",
     )  # fmt: skip
-
-
-def placed_rows(name: str, divisor: int) -> Iterator[Row]:
-    """What peers give where each sample has its node."""
-    for ahead in (False, True):
-        found = placed(name, divisor, ahead=ahead)
-        how = "reading ahead" if ahead else "on demand"
-        yield beside(
-            f"headrace, one memory, {how}: {name}, misses of a node that another node has", None, found.of_misses,
-            "simulated", "%", "three ways to load, no figure",
-            f"uses: {found.local:.1%} on the node, {found.peers:.1%} on others; storage gives {found.stored:.1%}",
-        )  # fmt: skip
 
 
 EXPERIMENT = Experiment(

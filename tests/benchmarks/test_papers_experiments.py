@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from benchmarks.common import report
 from benchmarks.papers import (
+    cluster_rules,
     dlcache_figure7,
     joader_figure6,
     joader_figure7,
@@ -22,6 +23,7 @@ from benchmarks.papers import (
     lobster_ablation,
     lobster_hits,
     lobster_imbalance,
+    lobster_peers,
     seneca_figure8,
     seneca_figure13,
     seneca_figure14,
@@ -279,3 +281,36 @@ def test_gpus_wait_where_storage_does_not_keep_up() -> None:
     assert eight == pytest.approx(kspeed_figure13.EIGHT, rel=0.1)
     half = 0.5 * kspeed_figure13.EIGHT * kspeed_figure13.IMAGE
     assert kspeed_figure13.rate(8, 1024, loader="plain", storage=half) == pytest.approx(eight / 2, rel=0.1)
+
+
+def test_with_one_memory_gpus_do_not_wait_for_storage() -> None:
+    eight, many = (kspeed_figure13.pooled(gpus, 4096) for gpus in (8, 128))
+    assert many.rate / 16 >= kspeed_figure13.WANTED * eight.rate
+    assert eight.stored == 1.0 and many.stored < 1.1
+    alone = kspeed_figure13.rate(128, 4096, loader="shared", storage=kspeed_figure13.STORAGE / 4)
+    assert alone < 0.8 * many.rate
+
+
+def test_each_rule_of_a_cluster_shows_where_it_is_needed() -> None:
+    found = {name: cluster_rules.trained(4000, *off) for name, off in cluster_rules.OFF.items()}
+    rates = {name.split(":")[0]: result.images_s for name, (result, _) in found.items()}
+    every = rates["all rules"]
+    assert rates["without placement"] < 0.8 * every
+    assert rates["without help"] < 0.95 * every
+    assert rates["without choosing"] < 0.8 * every
+    stored = {name.split(":")[0]: stored for name, (_, stored) in found.items()}
+    assert stored["without choosing"] == pytest.approx(1.0) and stored["all rules"] < 1.5
+    assert stored["without placement"] > 2
+
+
+def test_pacing_keeps_rows_from_standing_before_a_short_link() -> None:
+    paced, unpaced = (cluster_rules.incast(1000, paced=paced).jobs[0] for paced in (True, False))
+    assert paced.delay_p99 < 0.6 * unpaced.delay_p99
+    assert paced.images_s > unpaced.images_s
+
+
+def test_peers_have_what_a_node_has_not_where_all_of_it_fits() -> None:
+    found = lobster_peers.placed("ImageNet-1K, 8 nodes", 400, ahead=False, epochs=3)
+    assert found.of_misses > 0.95 and found.local == pytest.approx(1 / 8, abs=0.03)
+    part = lobster_peers.placed("ImageNet-22K, 8 nodes", 3000, ahead=False, epochs=3)
+    assert 0.1 < part.of_misses < 0.4 and part.stored == pytest.approx(1 - part.local - part.peers, abs=0.05)

@@ -80,6 +80,7 @@ def test_targets_say_what_was_wanted() -> None:
     assert wanted(near("q", 0.54, 0.5, 0.1, "computed")) == "0.54 within 10%"
     assert wanted(at_least("q", 0.9, 0.95, "computed", words="0.9 in all")) == ">= 0.9"
     assert wanted(at_most("q", 570, 3, "computed")) == "<= 570"
+    assert wanted(Row("q", 0.942, 0.99, "simulated", "at least 97%", "yes")) == "at least 97%"
     assert wanted(claim("q", "it falls", 1, True, "less than 2", "computed")) == "less than 2"
 
 

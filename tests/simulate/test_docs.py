@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from headrace.cli.simulate import show_result
 from headrace.simulate import load_scenario, simulate
 from headrace.simulate.files import _TABLES
 
@@ -35,6 +36,9 @@ def test_the_cluster_runs(tmp_path: Path) -> None:
     alone = simulate(load_scenario(path, ["nodes.helpers=0"]))
     assert result.jobs[0].helped > 0.4 and alone.jobs[0].helped == 0
     assert alone.images_s < 0.5 * result.images_s
+    assert re.search(
+        r"samples came from other machines, .* [1-9]\d% of rows were prepared", show_result(result)
+    )
     assert sum(node.stored for node in result.nodes) <= 0.02 * 4_000  # the first epoch has read all
 
 

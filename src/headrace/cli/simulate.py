@@ -98,6 +98,7 @@ def show_result(result: Result, about: str = "") -> str:
         f"{result.images_s:,.0f} per second, {result.cpu_s_per_1000:.3f} CPU-seconds per 1000",
         f"hit rate {result.hit_rate:.1%}; {result.decodes_per_sample:.3f} decodes per sample and epoch"
         + (f"; storage {result.storage:.0%} busy" if result.storage else ""),
+        *_cluster(result),
         "",
         *aligned_table(
             ["job", "ranks", "sampling", "per s", "wait", "stragglers", "hits", "encoded", "decoded", "augmented",
@@ -110,6 +111,18 @@ def show_result(result: Result, about: str = "") -> str:
         ),
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _cluster(result: Result) -> list[str]:
+    """What machines did for each other, where they did anything."""
+    if not any(node.taken_over for node in result.nodes) and not any(job.helped for job in result.jobs):
+        return []
+    taken, stored = (sum(getattr(node, name) for node in result.nodes) for name in ("taken_over", "stored"))
+    helped = sum(job.helped * job.images for job in result.jobs) / max(1.0, result.images)
+    return [
+        f"{taken:,.0f} samples came from other machines, {stored:,.0f} were read from storage; "
+        f"{helped:.0%} of rows were prepared on other machines"
+    ]
 
 
 def _job(job: JobResult) -> list[str]:

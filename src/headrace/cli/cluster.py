@@ -9,6 +9,7 @@ import msgspec
 from headrace.cli.tables import line, table
 from headrace.cluster import on_ray
 from headrace.cluster.messages import Status
+from headrace.cluster.rows import NIXL, TLS
 from headrace.core.errors import OptionError
 from headrace.core.sizes import parse_size, show_size
 
@@ -38,6 +39,13 @@ def describe(parser: argparse.ArgumentParser) -> None:
         help="processes of each node that prepare rows for ranks elsewhere, with what CPU time nobody else wants "
         "(default: as many as it has CPUs; 0: none)",
     )
+    start.add_argument(
+        "--transport",
+        choices=(TLS, NIXL),
+        default=TLS,
+        help="how rows go from node to node: tls, or nixl, which writes them into memory over RDMA and encrypts "
+        "nothing (default: tls)",
+    )
     status = commands.add_parser(
         "status", help=f"what each node holds; exit status {NO_CLUSTER} if there is none"
     )
@@ -52,7 +60,7 @@ def describe(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Start, show or stop it."""
     if options.act_on == "start":
-        return _start(options.address, options.memory, options.cpus)
+        return _start(options.address, options.memory, options.cpus, options.transport)
     with on_ray.connected(options.address) as ray:
         if options.act_on == "stop":
             ended = on_ray.stop(ray)
@@ -76,11 +84,11 @@ def run(options: argparse.Namespace) -> int:
 _NONE = "no headrace cluster is running on this Ray cluster; start one with: headrace cluster start"
 
 
-def _start(address: str, memory: str, cpus: int) -> int:
+def _start(address: str, memory: str, cpus: int, transport: str) -> int:
     if not parse_size(memory, total=1 << 40, option="memory"):
         raise OptionError(f"--memory {memory}: a server without memory holds nothing")
     with on_ray.connected(address) as ray:
-        view = on_ray.start(ray, memory, cpus)
+        view = on_ray.start(ray, memory, cpus, transport)
     print(
         line(
             "servers", f"{len(view.nodes)}, with {show_size(sum(one.memory for one in view.nodes))} together"
@@ -88,6 +96,12 @@ def _start(address: str, memory: str, cpus: int) -> int:
     )
     for one in view.nodes:
         helpers = f", {len(one.helpers)} helpers" if one.helpers else ""
+        if one.helpers and transport == NIXL:
+            helpers += (
+                " by NIXL"
+                if all(helper.nixl for helper in one.helpers)
+                else " by TLS: NIXL does not start there"
+            )
         rails = f", also at {', '.join(one.rails)}" if one.rails else ""
         print(line("", f"{one.id[:12]}  {one.host}:{one.port}  {show_size(one.memory)}{helpers}{rails}"))
     print(line("use it", 'hr.DataLoader(recipe, ..., share="ray"), or HEADRACE_SHARE=ray'))

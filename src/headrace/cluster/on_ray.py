@@ -24,6 +24,7 @@ from headrace.cluster.helper import Config, Helpers
 from headrace.cluster.membership import Membership
 from headrace.cluster.messages import Node, Status, View, decode_reply, encode
 from headrace.cluster.rails import rails_of
+from headrace.cluster.rows import TLS
 from headrace.cluster.server import NodeServer
 from headrace.core.errors import HostUnavailable, MissingExtra
 from headrace.core.memory import available_memory, usable_cpus
@@ -54,8 +55,8 @@ def import_ray() -> Any:
 class NodeActor:
     """A node server, as Ray runs it: one process on each node."""
 
-    def __init__(self, node: str, token: str, memory: str, cpus: int) -> None:
-        """``cpus``: helpers; -1: as many as this node has CPUs."""
+    def __init__(self, node: str, token: str, memory: str, cpus: int, transport: str) -> None:
+        """``cpus``: helpers; -1: as many as this node has CPUs. ``transport``: how they send rows."""
         ray = import_ray()
         budget = parse_size(memory, total=available_memory(), option="memory")
         sweep()
@@ -67,7 +68,9 @@ class NodeActor:
         rails = rails_of(host)
         port = self._server.listen_tls(host, 0, context, rails)
         self._self = Node(node, secrets.token_hex(8), host, port, fingerprint, budget, path, rails=rails)
-        self._helpers = Helpers(Config(node, host, token, path, rails), usable_cpus() if cpus < 0 else cpus)
+        self._helpers = Helpers(
+            Config(node, host, token, path, rails, transport), usable_cpus() if cpus < 0 else cpus
+        )
 
     def describe(self) -> bytes:
         """Where it is. It is also how others know that it is well."""
@@ -102,9 +105,9 @@ class Manager:
     It keeps nothing that it could not find out again: where Ray restarts it, it finds the servers by their names.
     """
 
-    def __init__(self, token: str, memory: str, cpus: int) -> None:
+    def __init__(self, token: str, memory: str, cpus: int, transport: str = TLS) -> None:
         self._ray = import_ray()
-        self._token, self._memory, self._cpus = token, memory, cpus
+        self._token, self._memory, self._cpus, self._transport = token, memory, cpus, transport
         self._members = Membership(patience=_PATIENCE, hopeless=_HOPELESS, start=_START)
         self._actors: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
@@ -170,7 +173,7 @@ class Manager:
                 num_cpus=0,
                 scheduling_strategy=affinity,
             )
-            .remote(node, self._token, self._memory, self._cpus)
+            .remote(node, self._token, self._memory, self._cpus, self._transport)
         )
 
     def view(self) -> bytes:
@@ -234,9 +237,9 @@ def _manager(ray: Any) -> Any:
         return None
 
 
-def start(ray: Any, memory: str, cpus: int = -1, seconds: float = _START) -> View:
+def start(ray: Any, memory: str, cpus: int = -1, transport: str = TLS, seconds: float = _START) -> View:
     """Have a server on every node; the view, once all of them are there. ``cpus``: helpers of each; -1: one for each
-    CPU."""
+    CPU. ``transport``: how these send rows."""
     if _manager(ray) is None:
         ray.remote(Manager).options(
             name=MANAGER,
@@ -247,7 +250,7 @@ def start(ray: Any, memory: str, cpus: int = -1, seconds: float = _START) -> Vie
             max_task_retries=-1,
             max_concurrency=8,
             num_cpus=0,
-        ).remote(secrets.token_hex(32), memory, cpus)
+        ).remote(secrets.token_hex(32), memory, cpus, transport)
     deadline = time.monotonic() + seconds
     while True:
         view = current(ray)

@@ -17,7 +17,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -133,7 +133,7 @@ class NixlEnd:
 
 
 @contextlib.contextmanager
-def _said(what: str) -> Any:
+def _said(what: str) -> Iterator[None]:
     """NIXL's own errors, which are many, as one of headrace's."""
     try:
         yield
@@ -275,6 +275,8 @@ class NixlSending:
         """Raises NoNixl."""
         self._connection, self._wire, self._land = connection, WireSending(connection), land
         self._end = NixlEnd()
+        self._broken = False
+        """A write did not end, and may still read the memory: nothing else is put there."""
         try:
             self._other = self._end.meet(land.metadata)
         except BaseException:
@@ -286,6 +288,8 @@ class NixlSending:
         if place == BESIDE:
             self._wire.send(number, place, message, rows, seconds)
             return
+        if self._broken:
+            raise NoNixl("NIXL could not write before")
         pieces = [memoryview(one).cast("B") for one in rows]
         nbytes = sum(map(len, pieces))
         if self._end.memory.nbytes < nbytes:
@@ -296,7 +300,9 @@ class NixlSending:
             at += len(piece)
         # (what lies outside of the memory that the other end told of, NIXL refuses)
         notice = _NOTICE.pack(number, nbytes)
+        self._broken = True
         self._end.write(self._other, nbytes, self._land.base + place, notice, seconds)
+        self._broken = False
         self._connection.send(message, seconds=seconds)
 
     def end(self) -> None:

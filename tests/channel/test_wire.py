@@ -187,3 +187,38 @@ def test_another_user_on_this_machine_is_refused(tmp_path: Path, monkeypatch: py
         over_unix(tmp_path)
     for one in (mine, theirs):
         one.close()
+
+
+def test_something_is_done_while_nothing_comes(pair: Pair) -> None:
+    one, other = pair
+    calls: list[float] = []
+
+    def meanwhile() -> float:
+        calls.append(time.monotonic())
+        if len(calls) == 3:
+            other.send(b"now", seconds=5.0)
+        return 0.01
+
+    one.meanwhile = meanwhile
+    assert one.receive(seconds=None)[0] == b"now"
+    assert len(calls) >= 3
+    with pytest.raises(TimeoutError):
+        one.receive(seconds=0.05)
+    assert len(calls) > 5
+
+    def fails() -> float:
+        raise ProtocolError("nonsense")
+
+    one.meanwhile = fails
+    with pytest.raises(ProtocolError, match="nonsense"):
+        one.receive(seconds=5.0)
+    other.send(b"then", seconds=5.0)
+    one.meanwhile = None
+    assert one.receive(seconds=5.0)[0] == b"then"
+
+
+def test_where_a_connection_comes_from(certificate: tuple[ssl.SSLContext, str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        with pytest.raises(OSError):
+            wire.connect_tls(listener.getsockname(), "", 0.2, source="127.0.5.6")  # (nobody answers)
+        assert listener.accept()[1][0] == "127.0.5.6"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from collections.abc import Iterable
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pytest
 import simplejpeg
 
 import headrace as hr
@@ -16,10 +18,15 @@ from headrace.cluster.certificates import make_certificate
 from headrace.cluster.helper import Config, Helpers
 from headrace.cluster.messages import Node, View
 from headrace.cluster.pooled import Pool, PooledSource
+from headrace.cluster.rows import TLS
 from headrace.cluster.server import NodeServer
 from headrace.recipes.plain import source_to_plain
 from headrace.sources.source import Source
 
+needs_nixl = pytest.mark.skipif(
+    importlib.util.find_spec("nixl") is None,
+    reason="needs NIXL: pip install --no-deps --target DIR nixl nixl-cu12, and DIR in PYTHONPATH",
+)
 TOKEN = "the token of this cluster"
 
 
@@ -37,10 +44,11 @@ class Servers:
             self.add(f"n{number}", memory)
         self.tell()
 
-    def help(self, name: str, count: int = 1, code: tuple[str, ...] = ()) -> Helpers:
+    def help(self, name: str, count: int = 1, transport: str = TLS, code: tuple[str, ...] = ()) -> Helpers:
         """Start helpers of a server's, as processes; nobody knows of them before ``tell``."""
         node = self.nodes[name]
-        made = Helpers(Config(name, "127.0.0.1", TOKEN, node.socket, code=code), count)
+        config = Config(name, "127.0.0.1", TOKEN, node.socket, code=code, transport=transport)
+        made = Helpers(config, count)
         self.nodes[name] = msgspec.structs.replace(node, helpers=made.all, code=code)
         self.helpers.append(made)
         return made

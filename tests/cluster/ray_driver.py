@@ -96,7 +96,7 @@ def jobs(ray: Any, folder: str) -> dict[str, Any]:
 
 def kills(ray: Any, folder: str) -> dict[str, Any]:
     """A server, then the manager, then a node are lost while jobs run."""
-    view = on_ray.start(ray, "64MiB")
+    view = on_ray.start(ray, on_ray.Terms("64MiB"))
     run = ray.remote(num_cpus=1, max_retries=0)(epochs)
     affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     head = next(one["NodeID"] for one in ray.nodes() if "node:__internal_head__" in one["Resources"])

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -21,11 +22,13 @@ from headrace.cluster import agent, joining
 from headrace.cluster import members as members_module
 from headrace.cluster.members import ask, greet
 from headrace.cluster.messages import Grant, Teach
+from headrace.cluster.nixl_rows import NixlReceiving
+from headrace.cluster.rows import NIXL, TLS
 from headrace.core.errors import HostRefused
 from headrace.planning import peers
 from headrace.recipes.compile import compile_recipe
 from tests.cluster import user_steps
-from tests.cluster.nodes import TOKEN, Servers, write_photos
+from tests.cluster.nodes import TOKEN, Servers, needs_nixl, write_photos
 from tests.loader.helpers import wait_until
 
 PHOTOS = 96
@@ -94,11 +97,40 @@ def wanted(photos: Path) -> Any:
         return epochs(loader)
 
 
+class Transport(NamedTuple):
+    """How rows come."""
+
+    name: str
+    log: Path
+    """Where it is noted how many bytes NIXL wrote, for each grant."""
+
+    @property
+    def written(self) -> int:
+        return len(self.log.read_text().splitlines()) if self.log.exists() else 0
+
+
+@pytest.fixture(params=[TLS, pytest.param(NIXL, marks=needs_nixl)])
+def transport(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Transport:
+    monkeypatch.setenv("UCX_TLS", "tcp,self")
+    monkeypatch.setenv("UCX_LOG_LEVEL", "fatal")  # (it has much to say of those who are killed)
+    log = tmp_path / "written"
+    wait = NixlReceiving._wait
+
+    def noted(self: NixlReceiving, *args: Any) -> int:
+        nbytes = wait(self, *args)
+        with log.open("a") as file:
+            file.write(f"{nbytes}\n")
+        return nbytes
+
+    monkeypatch.setattr(NixlReceiving, "_wait", noted)  # (agents are forked)
+    return Transport(request.param, log)
+
+
 def test_rows_are_the_same_bit_for_bit_wherever_they_are_made(
-    servers: Servers, photos: Path, wanted: Any
+    servers: Servers, photos: Path, wanted: Any, transport: Transport
 ) -> None:
-    servers.help("n1", 1)
-    servers.help("n2", 1)
+    servers.help("n1", 1, transport.name)
+    servers.help("n2", 1, transport.name)
     servers.tell()
     with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
         got = epochs(loader)
@@ -107,11 +139,14 @@ def test_rows_are_the_same_bit_for_bit_wherever_they_are_made(
         stats = loader.stats()
     assert stats.bad_samples == 0
     assert "prepared elsewhere" in str(stats)
+    assert bool(transport.written) == (transport.name == NIXL)
 
 
 @pytest.mark.slow
-def test_helpers_that_are_killed_cost_time_and_no_row(servers: Servers, photos: Path, wanted: Any) -> None:
-    helpers = servers.help("n1", 2)
+def test_helpers_that_are_killed_cost_time_and_no_row(
+    servers: Servers, photos: Path, wanted: Any, transport: Transport
+) -> None:
+    helpers = servers.help("n1", 2, transport.name)
     servers.tell()
     stop = threading.Event()
 
@@ -138,14 +173,15 @@ def test_helpers_that_are_killed_cost_time_and_no_row(servers: Servers, photos: 
         stop.set()
         thread.join()
     assert helped > 0
+    assert bool(transport.written) == (transport.name == NIXL)
 
 
 def test_a_helper_that_hangs_is_not_waited_for(
-    servers: Servers, photos: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
+    servers: Servers, photos: Path, wanted: Any, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent, "_PATIENCE", 0.5)
     monkeypatch.setattr(agent, "_TIMES", 0.0)
-    helpers = servers.help("n1", 1)
+    helpers = servers.help("n1", 1, transport.name)
     servers.tell()
     with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
         iterator = iter(loader)
@@ -157,8 +193,10 @@ def test_a_helper_that_hangs_is_not_waited_for(
     os.kill(helpers._processes[0].pid, signal.SIGCONT)
 
 
-def test_an_agent_that_is_killed_is_replaced(servers: Servers, photos: Path, wanted: Any) -> None:
-    servers.help("n1", 1)
+def test_an_agent_that_is_killed_is_replaced(
+    servers: Servers, photos: Path, wanted: Any, transport: Transport
+) -> None:
+    servers.help("n1", 1, transport.name)
     servers.tell()
     with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
         for epoch, batches in enumerate(wanted):
@@ -169,6 +207,53 @@ def test_an_agent_that_is_killed_is_replaced(servers: Servers, photos: Path, wan
             assert epoch < 3
         # (a death at the very end, when all batches are there, may not be noticed any more)
         assert loader.stats().restarts >= 2
+
+
+def helped_by_tls(servers: Servers, photos: Path, wanted: Any) -> None:
+    """Rows come from the helper of n1, of which it is said that it can write, and are right."""
+    servers.help("n1", 1)
+    (helper,) = servers.nodes["n1"].helpers
+    told = msgspec.structs.replace(helper, nixl=True)
+    servers.nodes["n1"] = msgspec.structs.replace(servers.nodes["n1"], helpers=(told,))
+    servers.tell()
+    with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
+        assert same(epochs(loader), wanted)
+        for _ in range(200):
+            if loader.stats().pool.helped:
+                break
+            epochs(loader, 1)
+        assert loader.stats().pool.helped > 0
+
+
+def test_an_agent_without_nixl_says_so_once_and_does_without(
+    servers: Servers, photos: Path, wanted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "said"
+
+    def warn(text: str, *_: Any, **__: Any) -> None:
+        with said.open("a") as file:
+            file.write(f"{text}\n")
+
+    monkeypatch.setattr(agent, "try_nixl", lambda: "NIXL is not installed; install it")
+    monkeypatch.setattr("warnings.warn", warn)  # (agents are forked)
+    helped_by_tls(servers, photos, wanted)
+    lines = [line for line in said.read_text().splitlines() if "NIXL" in line]
+    assert lines == ["rows from other nodes come over TLS: NIXL is not installed; install it"]
+
+
+@needs_nixl
+def test_a_helper_that_cannot_write_after_all(servers: Servers, photos: Path, wanted: Any) -> None:
+    helped_by_tls(servers, photos, wanted)
+
+
+def test_a_helper_without_nixl_does_without(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "nixl").mkdir()
+    (tmp_path / "nixl/__init__.py").write_text("raise ImportError('no backend')")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.pathsep.join(sys.path)}")
+    assert [helper.nixl for helper in servers.help("n1", 1, NIXL).all] == [False]
+    assert "rows go over TLS: NIXL is not installed (no backend)" in capfd.readouterr().err
 
 
 @pytest.mark.slow

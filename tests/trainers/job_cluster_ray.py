@@ -61,7 +61,7 @@ def _trial(config: dict[str, Any]) -> dict[str, float]:
 if __name__ == "__main__":
     config = {"folder": sys.argv[1], "out": sys.argv[2]}
     with start_ray(), tempfile.TemporaryDirectory() as storage:
-        on_ray.start(ray, "64MiB", cpus=1)
+        on_ray.start(ray, on_ray.Terms("64MiB", cpus=1))
         TorchTrainer(
             _loop,
             train_loop_config=config,

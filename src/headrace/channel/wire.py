@@ -15,7 +15,7 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from headrace.core.errors import ProtocolError
@@ -42,6 +42,8 @@ class Wire:
         self._using = threading.Lock()
         """Of TLS: a connection's state is for one call at a time, whichever way. (None of them waits.)"""
         self._least = 1
+        self.meanwhile: Callable[[], float] | None = None
+        """Called again and again by who waits to receive; says after how many seconds it is to be."""
         sock.setblocking(False)
         if sock.family != socket.AF_UNIX:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -136,7 +138,7 @@ class Wire:
                         got = self._sock.recv_into(view[at:])
             except (BlockingIOError, ssl.SSLWantReadError):
                 self._wake_at(nbytes - at)
-                self._wait(seconds, select.POLLIN)
+                self._wait_in(seconds)
                 continue
             except ssl.SSLWantWriteError:
                 self._wait(seconds, select.POLLOUT)
@@ -154,6 +156,22 @@ class Wire:
         if least != self._least:
             self._least = least
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least)
+
+    def _wait_in(self, seconds: float | None) -> None:
+        """Wait for something to receive."""
+        if self.meanwhile is None:
+            self._wait(seconds, select.POLLIN)
+            return
+        until = None if seconds is None else time.monotonic() + seconds
+        while True:
+            pause = self.meanwhile()
+            last = until is not None and time.monotonic() + pause >= until
+            try:
+                self._wait(pause, select.POLLIN)
+                return
+            except TimeoutError:
+                if last:
+                    raise
 
     def _wait(self, seconds: float | None, events: int) -> None:
         poll = select.poll()

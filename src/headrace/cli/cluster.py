@@ -10,6 +10,7 @@ from headrace.cli.tables import line, table
 from headrace.cluster import on_ray
 from headrace.cluster.messages import Status
 from headrace.cluster.ports import check_room, parse_ports
+from headrace.cluster.rows import NIXL, TLS
 from headrace.core.errors import OptionError
 from headrace.core.sizes import parse_size, show_size
 
@@ -53,6 +54,13 @@ def describe(parser: argparse.ArgumentParser) -> None:
         metavar="MODULE",
         help="a module or package whose code helpers may run for recipes that name it; may be given several times "
         "(default: recipes with code of your own are prepared on the nodes of their jobs)",
+    )
+    start.add_argument(
+        "--transport",
+        choices=(TLS, NIXL),
+        default=TLS,
+        help="how rows go from node to node: tls, or nixl, which writes them into memory over RDMA and encrypts "
+        "nothing (default: tls)",
     )
     status = commands.add_parser(
         "status", help=f"what each node holds; exit status {NO_CLUSTER} if there is none"
@@ -105,9 +113,10 @@ def _start(options: argparse.Namespace) -> int:
     ports = parse_ports(options.ports)
     if options.cpus > 0:
         check_room(ports, options.cpus)
+    terms = on_ray.Terms(options.memory, options.cpus, ports, _modules(options.code), options.transport)
     with on_ray.connected(options.address) as ray:
         before = on_ray.current(ray) is not None
-        view = on_ray.start(ray, options.memory, options.cpus, ports, _modules(options.code))
+        view = on_ray.start(ray, terms)
     if before:
         print("a cluster was running already, as it was started then; to change it: headrace cluster stop")
     print(
@@ -117,6 +126,12 @@ def _start(options: argparse.Namespace) -> int:
     )
     for one in view.nodes:
         helpers = f", {len(one.helpers)} helpers" if one.helpers else ""
+        if one.helpers and options.transport == NIXL:
+            helpers += (
+                " by NIXL"
+                if all(helper.nixl for helper in one.helpers)
+                else " by TLS: NIXL does not start there"
+            )
         rails = f", also at {', '.join(one.rails)}" if one.rails else ""
         print(line("", f"{one.id[:12]}  {one.host}:{one.port}  {show_size(one.memory)}{helpers}{rails}"))
     print(line("use it", 'hr.DataLoader(recipe, ..., share="ray"), or HEADRACE_SHARE=ray'))

@@ -21,8 +21,21 @@ from typing import NamedTuple
 from headrace.channel.wire import BODY_LIMIT, Wire
 from headrace.cluster.greeting import GREETING
 from headrace.cluster.members import TROUBLE, Members, ask, greet, members_of
-from headrace.cluster.messages import Grant, Helper, Node, Opened, Refused, Rows, Teach, decode_reply, encode
+from headrace.cluster.messages import (
+    Grant,
+    Helper,
+    Land,
+    Node,
+    Opened,
+    Refused,
+    Rows,
+    Teach,
+    decode_reply,
+    encode,
+)
+from headrace.cluster.nixl_rows import NixlReceiving, NoNixl, try_nixl
 from headrace.cluster.pooled import Pool
+from headrace.cluster.rows import BESIDE, Receiving, WireReceiving
 from headrace.cluster.turns import Turns
 from headrace.coordinate.messages import Command, Order, OrderDone, Stop
 from headrace.core import environment
@@ -46,6 +59,8 @@ _AGAIN = 5.0
 """Seconds after which a helper that failed is tried again."""
 _REFUSED = 60.0
 """And one that cannot prepare these rows."""
+_MISTRUST = 60.0
+"""Seconds for which rows of a helper's come over the wire after NIXL did not get any through."""
 _LATELY = 1.0
 """Seconds for which help is taken to be wanted still, and for which workers leave orders alone unless told again."""
 _POLL, _IDLE = 0.004, 0.1
@@ -89,6 +104,8 @@ class _Line:
     node: Node
     helper: Helper
     wire: Wire | None = None
+    receiving: Receiving | None = None
+    thread: threading.Thread | None = None
     ready: bool = False
     over: bool = False
     pending: dict[int, _Pending] = field(default_factory=dict)
@@ -117,8 +134,13 @@ class Agent:
         self._program = task.compile()
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
+        self._trying = threading.Lock()
         self._lines: dict[str, _Line] = {}
         self._rests: dict[str, float] = {}
+        self._mistrusted: dict[str, float] = {}
+        """By helper: until when nothing is to be written by it."""
+        self._no_nixl: str | None = None
+        """Why there is no NIXL here, empty if there is; None: it was not tried."""
         self._undone: list[tuple[Order, Claim]] = []
         self._numbers = itertools.count(1)
         self._paced = environment.paced()
@@ -166,9 +188,13 @@ class Agent:
             if claim is not None:
                 self._entrust(line, claim)
         self._link.board.leave_orders(0.0)
-        for line in list(self._lines.values()):
+        lines = list(self._lines.values())
+        for line in lines:
             if line.wire is not None:
                 line.wire.shut()
+        for line in lines:  # (what NIXL has has to be let go before this process ends)
+            if line.thread is not None:
+                line.thread.join(_LATELY)
         self._stages.close()
 
     def _decide(self) -> bool:
@@ -213,9 +239,10 @@ class Agent:
             self._make(order, claim)
             return
         number, nbytes = next(self._numbers), count * self._row
+        place, land = self._room(line, number, nbytes)
         grant = Grant(
-            number, self._assistance.recipe, order.seed, order.epoch, order.step, order.indices, order.words
-        )
+            number, self._assistance.recipe, order.seed, order.epoch, order.step, order.indices, order.words, place
+        )  # fmt: skip
         with self._lock:
             if line.over or line.wire is None:
                 self._undone.append((order, claim))
@@ -227,9 +254,39 @@ class Agent:
             )
             connection = line.wire
         try:
+            if land is not None:
+                connection.send(encode(land), seconds=_TAKEN)
             connection.send(encode(grant), seconds=_TAKEN)
         except TROUBLE:
             connection.shut()  # (the thread that receives gives back what was granted)
+
+    def _room(self, line: _Line, number: int, nbytes: int) -> tuple[int, Land | None]:
+        """Where a helper is to put rows."""
+        if line.receiving is None:
+            return BESIDE, None
+        try:
+            return line.receiving.room(number, nbytes)
+        except NoNixl as error:
+            self._do_without(str(error))
+            return BESIDE, None
+
+    def _do_without(self, why: str) -> None:
+        """There is no NIXL here: say so once."""
+        if not self._no_nixl:
+            self._no_nixl = why
+            warnings.warn(f"rows from other nodes come over TLS: {why}", RuntimeWarning, stacklevel=2)
+
+    def _receiving(self, line: _Line, connection: Wire) -> Receiving:
+        """How a helper's rows are received."""
+        if line.helper.nixl and self._mistrusted.get(line.key, 0.0) <= time.monotonic():
+            with self._trying:
+                if self._no_nixl is None:
+                    self._no_nixl = ""
+                    if missing := try_nixl():
+                        self._do_without(missing)
+            if not self._no_nixl:
+                return NixlReceiving(connection)
+        return WireReceiving(connection)
 
     def _next_undone(self) -> tuple[Order, Claim] | None:
         with self._lock:
@@ -272,9 +329,10 @@ class Agent:
             new = [key for key in wanted if key not in self._lines and self._rests.get(key, 0.0) <= now]
             for key in new:
                 line = self._lines[key] = _Line(key, *wanted[key])
-                threading.Thread(
+                line.thread = threading.Thread(
                     target=self._attend, args=(line, members), name="headrace-agent", daemon=True
-                ).start()
+                )
+                line.thread.start()
 
     def _members(self) -> Members | None:
         try:
@@ -307,12 +365,13 @@ class Agent:
                 raise
             if not isinstance(reply, Opened) or reply.samples != self._row:
                 raise ProtocolError(f"{connection.name} makes other rows")
+            receiving = self._receiving(line, connection)
             with self._changed:
-                line.ready = True
+                line.receiving, line.ready = receiving, True
                 self._changed.notify_all()
             rest = 0.5
             while True:
-                self._receive(line, connection)
+                self._receive(line, connection, receiving)
         except TROUBLE:
             pass
         finally:
@@ -323,8 +382,16 @@ class Agent:
                 line.pending.clear()
                 self._lines.pop(line.key, None)
                 self._rests[line.key] = time.monotonic() + rest
+                if (
+                    isinstance(line.receiving, NixlReceiving)
+                    and line.receiving.tried
+                    and not line.receiving.proved
+                ):
+                    self._mistrusted[line.key] = time.monotonic() + _MISTRUST
                 self._changed.notify_all()
-            if line.wire is not None:
+            if line.receiving is not None:
+                line.receiving.close()
+            elif line.wire is not None:
                 line.wire.close()
 
     def _tell(self, text: str) -> None:
@@ -334,7 +401,7 @@ class Agent:
             self._said.add(reason)
             warnings.warn(text, stacklevel=2)
 
-    def _receive(self, line: _Line, connection: Wire) -> None:
+    def _receive(self, line: _Line, connection: Wire, receiving: Receiving) -> None:
         """The rows of one grant, into the slot that they are granted."""
         message, nbytes = connection.receive_message(seconds=None, body_limit=BODY_LIMIT)
         reply = decode_reply(message)
@@ -342,13 +409,12 @@ class Agent:
             raise ProtocolError(reply.reason)
         # (it stays among the pending ones until all is here: whoever dies meanwhile, the rows are made again)
         pending = line.pending.get(reply.number) if isinstance(reply, Rows) else None
-        if not isinstance(reply, Rows) or pending is None or nbytes != pending.nbytes:
+        if not isinstance(reply, Rows) or pending is None:
             raise ProtocolError(f"{connection.name} sent rows that nobody granted room for")
         order = pending.order
         assert self._layout is not None
         with self._turns.take(reply.number):
-            for view in _rows_of(self._layout, self._link, order):
-                connection.receive_into(view, seconds=_PATIENCE)
+            receiving.take(reply.number, nbytes, _rows_of(self._layout, self._link, order), _PATIENCE)
         count = len(order.indices) // 8
         faults = [(row, reason, trace) for row, reason, trace in reply.faults if 0 <= row < count]
         now = time.monotonic()
@@ -357,7 +423,7 @@ class Agent:
             del line.pending[reply.number]
             self._in_flight -= pending.nbytes
             line.usual += (0.2 if line.usual else 1.0) * (took - line.usual)
-            self._pace.arrived(nbytes, max(0.0, took - reply.held), pending.flight, pending.transfers)
+            self._pace.arrived(pending.nbytes, max(0.0, took - reply.held), pending.flight, pending.transfers)
             self._changed.notify_all()
         done = OrderDone(order.id, faults, spent=Spent(helped=count))
         self._stages.store.finished(order, done)

@@ -20,6 +20,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,6 +36,8 @@ from headrace.cluster.messages import (
     MOST_SAMPLES,
     Grant,
     Helper,
+    Land,
+    Message,
     Opened,
     Refused,
     Rows,
@@ -44,9 +47,11 @@ from headrace.cluster.messages import (
     decode_request,
     encode,
 )
+from headrace.cluster.nixl_rows import NixlSending, try_nixl
 from headrace.cluster.pooled import Pool, PooledSource
 from headrace.cluster.ports import ANY, Ports
 from headrace.cluster.rails import listen_at
+from headrace.cluster.rows import NIXL, TLS, Sending, WireSending
 from headrace.coordinate.messages import Order
 from headrace.core.errors import HeadraceError, HostUnavailable, OptionError, ProtocolError
 from headrace.core.layout import RowLayout
@@ -88,6 +93,8 @@ class Config(msgspec.Struct):
     ports: Ports = ANY
     code: tuple[str, ...] = ()
     """Modules and packages of which code may be imported, and run."""
+    transport: str = TLS
+    """How rows go to those who grant it so: ``TLS`` or ``NIXL``."""
 
 
 class Known:
@@ -167,13 +174,49 @@ class Bench:
         return views, done.faults, time.thread_time() - begun
 
 
+class Client:
+    """A connection of somebody who grants room."""
+
+    def __init__(self, connection: Wire) -> None:
+        self.connection = connection
+        self._using = threading.Lock()
+        self._rows: Sending = WireSending(connection)
+        self._over = False
+
+    def say(self, message: Message) -> None:
+        """Send a message alone."""
+        with self._using:
+            self.connection.send(encode(message), seconds=_SLOW)
+
+    def land(self, land: Land) -> None:
+        """Write rows there from now on. Raises NoNixl."""
+        sending = NixlSending(self.connection, land)
+        with self._using:
+            before, self._rows = self._rows, sending
+            if isinstance(before, NixlSending):
+                before.end()
+
+    def give(self, grant: Grant, message: Message, rows: Sequence[Any]) -> None:
+        """Send the rows of a grant."""
+        with self._using:
+            if self._over:
+                raise EOFError("the connection has ended")
+            self._rows.send(grant.number, grant.place, encode(message), rows, _SLOW)
+
+    def close(self) -> None:
+        """End it. Whoever prepares for it finds out."""
+        self.connection.shut()
+        with self._using:
+            self._over = True
+            self._rows.close()
+
+
 @dataclass
 class Waiting:
     """A grant and who it is from."""
 
     grant: Grant
-    connection: Wire
-    sending: threading.Lock
+    client: Client
     known: Known
     since: float
 
@@ -183,6 +226,10 @@ class HelperServer:
 
     def __init__(self, config: Config) -> None:
         self._config = config
+        self._nixl = config.transport == NIXL
+        if self._nixl and (missing := try_nixl()):
+            print(f"headrace: rows go over TLS: {missing}", file=sys.stderr, flush=True)
+            self._nixl = False
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._teaching = threading.Lock()
         self._grants: queue.Queue[Waiting] = queue.Queue(_MOST_GRANTS)
@@ -197,7 +244,7 @@ class HelperServer:
             threading.Thread(
                 target=self._accept, args=(listener, context), name="headrace-help", daemon=True
             ).start()
-        return Helper(listeners[0].getsockname()[1], fingerprint)
+        return Helper(listeners[0].getsockname()[1], fingerprint, self._nixl)
 
     def _accept(self, listener: socket.socket, context: Any) -> None:
         while True:
@@ -216,20 +263,18 @@ class HelperServer:
         except OSError:
             sock.close()
             return
-        sending = threading.Lock()
+        client = Client(connection)
         try:
             if self._greet(connection):
                 while True:
-                    self._take(connection, sending, connection.receive(seconds=None)[0])
+                    self._take(client, connection.receive(seconds=None)[0])
         except (OSError, EOFError):
             pass
         except (HeadraceError, msgspec.MsgspecError) as error:
-            with contextlib.suppress(OSError, HeadraceError), sending:
-                connection.send(encode(Refused(str(error)[:4000])), seconds=_SLOW)
+            with contextlib.suppress(OSError, HeadraceError):
+                client.say(Refused(str(error)[:4000]))
         finally:
-            connection.shut()
-            with sending:  # (whoever prepares for it finds out)
-                connection.close()
+            client.close()
 
     def _greet(self, connection: Wire) -> bool:
         refused = refusal(connection, self._config.token)
@@ -237,10 +282,13 @@ class HelperServer:
         connection.send(encode(answer), seconds=_SLOW)
         return not refused
 
-    def _take(self, connection: Wire, sending: threading.Lock, data: bytes) -> None:
+    def _take(self, client: Client, data: bytes) -> None:
         request = decode_request(data)
         if isinstance(request, Teach):
-            self._learn(connection, sending, request)
+            self._learn(client, request)
+            return
+        if isinstance(request, Land) and self._nixl:
+            client.land(request)
             return
         if not isinstance(request, Grant):
             raise ProtocolError(f"a helper was sent {type(request).__name__}")
@@ -259,25 +307,23 @@ class HelperServer:
         if request.words and len(request.words) != len(request.samples):
             raise ProtocolError("random numbers for other samples")
         try:
-            self._grants.put_nowait(Waiting(request, connection, sending, known, time.monotonic()))
+            self._grants.put_nowait(Waiting(request, client, known, time.monotonic()))
         except queue.Full:
             raise ProtocolError("too many grants") from None
 
-    def _learn(self, connection: Wire, sending: threading.Lock, teach: Teach) -> None:
+    def _learn(self, client: Client, teach: Teach) -> None:
         with self._teaching:
             known = self._known.get(teach.recipe)
             if known is None:
                 try:
                     known = Known(teach, self._config.socket, self._config.code)
                 except (OptionError, OSError, ValueError, RecursionError) as error:
-                    with sending:
-                        connection.send(encode(Refused(str(error)[:4000])), seconds=_SLOW)
+                    client.say(Refused(str(error)[:4000]))
                     return
                 self._known[teach.recipe] = known
                 while len(self._known) > _MOST_RECIPES:
                     self._known.popitem(last=False)
-        with sending:
-            connection.send(encode(Opened(True, known.row)), seconds=_SLOW)
+        client.say(Opened(True, known.row))
 
     def _work(self) -> None:
         while True:
@@ -286,27 +332,26 @@ class HelperServer:
                 rows, faults, cpu = waiting.known.make(waiting.grant)
                 told = tuple(shortened(faults)) if faults else ()
                 held = time.monotonic() - waiting.since
-                message = encode(Rows(waiting.grant.number, told, held, cpu))
-                with waiting.sending:
-                    waiting.connection.send(
-                        message, [memoryview(one).cast("B") for one in rows], seconds=_SLOW
-                    )
+                waiting.client.give(waiting.grant, Rows(waiting.grant.number, told, held, cpu), rows)
             except Exception:
                 # Whoever granted it finds the connection ended, and makes the rows itself.
-                waiting.connection.shut()
+                waiting.client.connection.shut()
 
 
 def main() -> None:
     """Run a helper until whoever started it closes its end of standard input."""
     config = msgspec.json.decode(sys.stdin.buffer.readline(), type=Config)
+    # (libraries may write to standard output, which nobody reads beyond the first line)
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     step_back()
     try:
         helper = HelperServer(config).listen()
     except HostUnavailable as error:
         sys.exit(f"headrace: a helper of this node has no port: {error}")
-    sys.stdout.buffer.write(msgspec.json.encode(helper) + b"\n")
-    sys.stdout.buffer.flush()
+    out.write(msgspec.json.encode(helper) + b"\n")
+    out.flush()
     sys.stdin.buffer.read()
     os._exit(0)
 

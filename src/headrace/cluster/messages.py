@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised with every change of these messages."""
 MOST_SAMPLES = 1 << 16
 """That one request may ask for."""
@@ -30,6 +30,8 @@ class Helper(msgspec.Struct, frozen=True, array_like=True):
 
     port: Annotated[int, msgspec.Meta(ge=0, lt=65536)]
     certificate: Name
+    nixl: bool = False
+    """Whether it can write rows into others' memory."""
 
 
 class Node(msgspec.Struct, frozen=True, array_like=True):
@@ -154,6 +156,16 @@ class Teach(Message, frozen=True):
     fields: bytes
 
 
+class Land(Message, frozen=True):
+    """Memory of this connection's for rows to be written into from now on: what NIXL needs for it, and its address.
+
+    There is no answer. What was told before is gone.
+    """
+
+    metadata: Annotated[bytes, msgspec.Meta(max_length=1 << 20)]
+    base: Count
+
+
 class Grant(Message, frozen=True):
     """Room for rows at the other end, and what they are to be. The answer is ``Rows`` of the same number.
 
@@ -169,10 +181,12 @@ class Grant(Message, frozen=True):
     """int64 each."""
     words: bytes = b""
     """What random numbers go by, where that is not the sample's number."""
+    place: Annotated[int, msgspec.Meta(ge=-1)] = -1
+    """From where on in the memory that ``Land`` told of they are to be written; -1: they are sent beside ``Rows``."""
 
 
 class Rows(Message, frozen=True):
-    """Rows stand beside this: field by field, as the recipe lays them out."""
+    """Rows stand beside this, or were written before: field by field, as the recipe lays them out."""
 
     number: int
     faults: tuple[tuple[int, str, str], ...] = ()
@@ -214,7 +228,7 @@ class Status(Message, frozen=True):
     datasets: tuple[DatasetStatus, ...] = ()
 
 
-Request = Hello | Watch | Open | Define | Want | Ahead | GetStatus | Teach | Grant
+Request = Hello | Watch | Open | Define | Want | Ahead | GetStatus | Teach | Land | Grant
 Reply = Welcome | Refused | View | Opened | Given | Noted | Status | Rows
 
 encode = msgspec.msgpack.Encoder().encode

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ from headrace.cluster.membership import Membership
 from headrace.cluster.messages import Node, Status, View, decode_reply, encode
 from headrace.cluster.ports import ANY, Ports, check_room
 from headrace.cluster.rails import rails_of
+from headrace.cluster.rows import TLS
 from headrace.cluster.server import NodeServer
 from headrace.core.errors import HostUnavailable, MissingExtra
 from headrace.core.memory import available_memory, usable_cpus
@@ -54,17 +56,29 @@ def import_ray() -> Any:
     return ray
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What a cluster was started with."""
+
+    memory: str
+    """Of each node, for samples."""
+    cpus: int = -1
+    """Helpers of each node; -1: as many as it has CPUs."""
+    ports: Ports = ANY
+    code: tuple[str, ...] = ()
+    """Modules whose code helpers may run."""
+    transport: str = TLS
+    """How they send rows."""
+
+
 class NodeActor:
     """A node server, as Ray runs it: one process on each node."""
 
-    def __init__(
-        self, node: str, token: str, memory: str, cpus: int, ports: Ports, code: tuple[str, ...]
-    ) -> None:
-        """``cpus``: helpers; -1: as many as this node has CPUs. ``code``: see ``Config``."""
+    def __init__(self, node: str, token: str, terms: Terms) -> None:
         ray = import_ray()
-        helpers = usable_cpus() if cpus < 0 else cpus
-        check_room(ports, helpers)
-        budget = parse_size(memory, total=available_memory(), option="memory")
+        helpers = usable_cpus() if terms.cpus < 0 else terms.cpus
+        check_room(terms.ports, helpers)
+        budget = parse_size(terms.memory, total=available_memory(), option="memory")
         sweep()
         path = socket_of(node)
         host = ray.util.get_node_ip_address()
@@ -72,11 +86,13 @@ class NodeActor:
         self._server = NodeServer(node, token=token, memory=budget, log=_log)
         self._server.listen_unix(path)
         rails = rails_of(host)
-        port = self._server.listen_tls(host, context, ports, rails)
+        port = self._server.listen_tls(host, context, terms.ports, rails)
         self._self = Node(
-            node, secrets.token_hex(8), host, port, fingerprint, budget, path, rails=rails, code=code
+            node, secrets.token_hex(8), host, port, fingerprint, budget, path, rails=rails, code=terms.code
         )
-        self._helpers = Helpers(Config(node, host, token, path, rails, ports, code), helpers)
+        self._helpers = Helpers(
+            Config(node, host, token, path, rails, terms.ports, terms.code, terms.transport), helpers
+        )
 
     def describe(self) -> bytes:
         """Where it is. It is also how others know that it is well."""
@@ -116,9 +132,9 @@ class Manager:
     It keeps nothing that it could not find out again: where Ray restarts it, it finds the servers by their names.
     """
 
-    def __init__(self, token: str, memory: str, cpus: int, ports: Ports, code: tuple[str, ...]) -> None:
+    def __init__(self, token: str, terms: Terms) -> None:
         self._ray = import_ray()
-        self._token, self._options = token, (memory, cpus, ports, code)
+        self._token, self._terms = token, terms
         self._members = Membership(patience=_PATIENCE, hopeless=_HOPELESS, start=_START)
         self._actors: dict[str, Any] = {}
         self._asked: dict[str, Any] = {}
@@ -198,7 +214,7 @@ class Manager:
                 num_cpus=0,
                 scheduling_strategy=affinity,
             )
-            .remote(node, self._token, *self._options)
+            .remote(node, self._token, self._terms)
         )
 
     def view(self) -> bytes:
@@ -283,16 +299,9 @@ def _told(ray: Any, asked: Any) -> Any:
         ) from None
 
 
-def start(
-    ray: Any,
-    memory: str,
-    cpus: int = -1,
-    ports: Ports = ANY,
-    code: tuple[str, ...] = (),
-    seconds: float = _START,
-) -> View:
-    """Have a server on every node; the view, once all of them are there. ``cpus``: helpers of each; -1: one for each
-    CPU; ``code``: modules whose code they may run. Where not even one can start, nothing is left behind."""
+def start(ray: Any, terms: Terms, seconds: float = _START) -> View:
+    """Have a server on every node; the view, once all of them are there. Where not one can start, nothing is left
+    behind."""
     new = _manager(ray) is None
     if new:
         ray.remote(Manager).options(
@@ -304,7 +313,7 @@ def start(
             max_task_retries=-1,
             max_concurrency=8,
             num_cpus=0,
-        ).remote(secrets.token_hex(32), memory, cpus, ports, code)
+        ).remote(secrets.token_hex(32), terms)
     deadline = time.monotonic() + seconds
     while True:
         view = current(ray)

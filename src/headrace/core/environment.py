@@ -275,6 +275,11 @@ def of_host(runtime_dir: str) -> dict[str, str]:
     return {**os.environ, "HEADRACE_RUNTIME_DIR": runtime_dir, "OPENBLAS_NUM_THREADS": "1"}
 
 
+def quiet_nixl() -> None:
+    """``NIXL_LOG_LEVEL``: said to NIXL, which reads it when it is first imported, where nobody else has."""
+    os.environ.setdefault("NIXL_LOG_LEVEL", "error")
+
+
 def one_opencv_thread() -> None:
     """``OPENCV_FOR_THREADS_NUM``: said to OpenCV, which reads it when it is first imported."""
     os.environ["OPENCV_FOR_THREADS_NUM"] = "1"

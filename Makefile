@@ -113,8 +113,14 @@ bench-workers:  ## num_workers left out against the best number (QUICK=1 for a f
 bench-bucket:  ## photos in an S3 bucket behind a limited cable, against those who stream from it (QUICK=1; needs root)
 	PYTHON=$(PYTHON) benchmarks/bucket/run $(if $(QUICK),--quick)
 
-bench-cluster: $(VENV)/.installed  ## four nodes in network namespaces, Ray across them, storage behind a short cable (QUICK=1; needs root)
+# TensorFlow is large, so it has an environment of its own.
+.venv-tf/.installed: | system
+	@if $(PYTHON) -m venv .venv-tf && .venv-tf/bin/python -m pip --disable-pip-version-check --quiet install tensorflow; then touch $@; \
+	else echo "tensorflow cannot be installed: bench-cluster leaves tf.data service out"; fi
+
+bench-cluster: $(VENV)/.installed .venv-tf/.installed  ## four nodes in network namespaces, Ray across them, storage behind a short cable (QUICK=1; needs root)
 	$(PIP) install 'ray[data,train]>=2.40'
+	@PYTHON=$(PYTHON) ./scripts/debian-packages rclone fuse3 || true
 	PYTHONPATH=. $(BIN)/python -m benchmarks.cluster.bench $(if $(QUICK),--quick)
 
 bench-losses: $(VENV)/.installed  ## a node, a server, the manager or a link lost every ten seconds (QUICK=1; needs root)

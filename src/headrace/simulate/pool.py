@@ -28,6 +28,8 @@ _AHEAD = 16
 """One part in so many of a machine's memory is for what waits for its use."""
 _PIECE, _AT_ONCE = 32, 16
 """Samples that are read ahead together, and of these at a time."""
+_PAUSE = 0.02
+"""Seconds after which it is looked again whether there is room."""
 
 
 class Server(Protocol):
@@ -208,14 +210,12 @@ class Pool:
             if not left:
                 call()
 
-        freed = False
         for sample in group:
             part.asked[sample] = True
             if part.held[sample]:
                 continue
             if sample in part.waiting:
                 part.waiting.remove(sample)
-                freed = True
             elif sample in part.pending:
                 left += 1
                 part.pending[sample].append(done)
@@ -224,8 +224,6 @@ class Pool:
         if missing:
             left += 1
             self._read(part, missing, each, _PIECE, partial(self._came, part, missing, False, done))
-        if freed:
-            self._read_ahead(part)
         done()
 
     def _read(self, part: _Part, samples: list[int], each: float, at_once: int, call: Call) -> None:
@@ -252,6 +250,8 @@ class Pool:
         while ahead.at < len(ahead.order):
             room = min(_PIECE, part.free)
             if room <= 0:
+                ahead.busy = True
+                self._clock.after(_PAUSE, self._go_on, part, ahead)
                 return
             piece = ahead.order[ahead.at : ahead.at + room]
             ahead.at += len(piece)

@@ -18,7 +18,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.channel import wire
+from headrace.cluster import fetching
 from headrace.cluster import members as members_module
+from headrace.cluster import memory as memory_module
 from headrace.cluster import pooled as pooled_module
 from headrace.cluster.fetching import Dataset, Fetcher
 from headrace.cluster.members import Members, answer, ask, greet
@@ -158,6 +160,35 @@ def test_what_has_no_room_waits_for_its_use_and_is_not_read_twice(tmp_path: Path
             time.sleep(0.1)
             assert servers.fetched - before <= SAMPLES
             assert server.memory.used <= (96 << 10) + 4000, "one sample more than its room, at most"
+    finally:
+        servers.close()
+
+
+def test_what_was_asked_for_before_its_epoch_was_said_to_begin_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetching, "_SLACK", 16)
+    monkeypatch.setattr(memory_module, "_AHEAD", 4)
+    source = make_files(tmp_path / "many", 400)
+    (tmp_path / "nodes").mkdir()
+    servers = Servers(tmp_path / "nodes", count=1, memory=96 << 10)
+    try:
+        found = introduce(servers, source)
+        members = members_module.members_of(servers.nodes["n0"].socket)
+        order = epoch_order(400, 5, 1)
+        found.read_many(order[100:140])
+        # (memory is full; and now a loader that is some batches ahead, at the end of an epoch)
+        found.read_many(order[:24])
+        with members.lent(servers.nodes["n0"]) as connection:
+            ask(connection, Ahead(source.fingerprint(), 5, 1), 5.0)
+        found.take_pooled()
+        for first in range(24, 400, 8):
+            part = order[first : first + 8]
+            time.sleep(0.03)  # (a loop that trains)
+            assert [bytes(one) for one in found.read_many(part)] == source.read_many(part)
+            if first == 200:
+                found.take_pooled()
+        assert found.take_pooled().kept > 60, "reading ahead goes on"
     finally:
         servers.close()
 

@@ -20,14 +20,22 @@ class Drive:
     """One process that reads from a node or from storage, one request after the other."""
 
     def __init__(
-        self, node: Cost, storage: Cost, *, seed: int = 0, noise: float = 0.0, refused: float = 0.0
+        self,
+        node: Cost,
+        storage: Cost,
+        *,
+        seed: int = 0,
+        noise: float = 0.0,
+        refused: float = 0.0,
+        told: float = 0.05,
     ) -> None:
-        """``refused``: the share of requests that the node cannot answer, so that storage is read."""
+        """``refused``: the share of requests that the node cannot answer, so that storage is read; ``told``: of those
+        with which somebody else on the machine says what storage has taken it."""
         self.ways, self.now = Ways(), 0.0
         self._costs = {"n": node, STORAGE: storage}
-        self._dice, self._noise, self._refused = random.Random(seed), noise, refused
+        self._dice, self._noise = random.Random(seed), noise
+        self._refused, self._told = refused, told
         self.by_node: list[bool] = []
-        self.probes = 0
 
     def run(self, requests: int) -> Drive:
         for _ in range(requests):
@@ -38,10 +46,8 @@ class Drive:
                 self._take(STORAGE, samples)
             elif by_node:
                 self._take("n", samples)
-                probe = self.ways.probe(self.now)
-                if probe:
-                    self.probes += probe
-                    self._take(STORAGE, probe)
+                if self._dice.random() < self._told:
+                    self._take(STORAGE, self._dice.choice((1, 4)))
             else:
                 self._take(STORAGE, samples)
         return self
@@ -81,7 +87,6 @@ def test_a_node_that_is_no_slower_is_asked(
 ) -> None:
     drive = Drive(line(times * cost[0], cost[1] / times), line(*cost), seed=seed, noise=noise).run(500)
     assert drive.share(500) > 0.98
-    assert drive.probes <= 4 + 500 * 16 / 256, "storage is hardly read for nothing"
 
 
 @few

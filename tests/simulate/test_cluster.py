@@ -193,7 +193,7 @@ def test_a_rank_without_processors_is_helped() -> None:
 def test_pacing_shortens_the_queue_before_a_rank() -> None:
     delays = {}
     for pacing in (True, False):
-        simulation = starved(pacing=pacing, helpers=8, network="100MB")
+        simulation = starved(pacing=pacing, helpers=16, network="100MB")
         simulation.run()
         delays[pacing] = make_result(simulation).jobs[0].delay_p99
     assert delays[True] <= delays[False]

@@ -69,8 +69,8 @@ _FIRST, _MOST = 4 << 20, 256 << 20
 """Bytes on their way here: at first, and at most."""
 _AT_ONCE, _ALL = 2, 1 << 20
 """Helpers whose rows are received at a time: the other goes on where one stops."""
-_WINDOW = 512 << 10
-"""Bytes that each of the others may send until it is their turn."""
+_WINDOW, _OPEN = 128 << 10, 16 << 20
+"""Bytes that each of the others may send until it is their turn, and while it is."""
 
 
 class Assistance(NamedTuple):
@@ -414,7 +414,11 @@ class Agent:
         order = pending.order
         assert self._layout is not None
         with self._turns.take(reply.number):
+            if self._paced:
+                connection.take_in_at_most(_OPEN)
             receiving.take(reply.number, nbytes, _rows_of(self._layout, self._link, order), _PATIENCE)
+            if self._paced:
+                connection.take_in_at_most(_WINDOW)
         count = len(order.indices) // 8
         faults = [(row, reason, trace) for row, reason, trace in reply.faults if 0 <= row < count]
         now = time.monotonic()

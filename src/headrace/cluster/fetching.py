@@ -24,6 +24,8 @@ _PIECE = 32
 """Samples that are looked at together, ahead of need."""
 _PATIENCE = 60.0
 """Seconds for storage to give them."""
+_SLACK = 64
+"""Samples by which who reads may be out of order."""
 _PAUSE = 0.02
 """Seconds after which it is looked again whether there is room."""
 
@@ -149,6 +151,15 @@ class Preload:
         """No more of it is needed."""
         self._stopped.set()
 
+    def _used(self, order: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Samples that need not wait any more. Some were given to somebody while they were on their way here. Others
+        went to who was ahead, before this epoch was said to begin: they lie behind what is asked for by now."""
+        asked = self._dataset.asked
+        front = int(np.flatnonzero(asked[order])[-1:].sum())
+        used: NDArray[np.bool_] = asked.copy()
+        used[order[: max(0, front - _SLACK)]] = True
+        return used
+
     def _run(self) -> None:
         name, order, at = self._dataset.name, self._order(), 0
         count = nbytes = 0
@@ -157,8 +168,7 @@ class Preload:
             size = -(-nbytes // count) if count else 0
             room = min(_PIECE, self._memory.room_for(size)) if size else 1
             if not room:
-                # (some may have been given to somebody while they were on their way here)
-                self._memory.drop_ahead(name, self._dataset.asked)
+                self._memory.drop_ahead(name, self._used(order))
                 self._stopped.wait(_PAUSE)
                 continue
             piece = order[at : at + room]

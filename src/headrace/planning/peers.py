@@ -35,12 +35,6 @@ _REST, _LONGEST = 1.0, 60.0
 """Seconds until a node that was slower is tried again: at first, and at most."""
 _WELL = 10.0
 """A node that was well for so many times its rest had a new trouble, if it is slow again."""
-_PROBE, _RAREST = 1.0, 60.0
-"""Seconds between looks at storage that nobody needs: at first, and at most."""
-_PROBED = 256
-"""Samples from nodes to each sample of such a look, at least."""
-_FEW, _SOME = 1, 4
-"""Samples of a look, in turn: so it is known what a byte takes."""
 _APART = 0.25
 """Requests tell what a byte takes if their sizes are so far apart, as a part of the largest."""
 _PAIRS = 4
@@ -136,16 +130,14 @@ class Ways:
     def __init__(self) -> None:
         self._storage = Taken()
         self._nodes: dict[str, _Node] = {}
-        self._probed, self._pause, self._next = 0.0, _PROBE, _FEW
-        self._since = 0
-        """Samples that came from nodes since storage was last read."""
         self.size = 0.0
         """Bytes of a sample, of late."""
 
     def read(
         self, way: str, samples: int, nbytes: int, seconds: float, *, now: float, kept: int | None = None
     ) -> None:
-        """A request was answered. ``way``: a node's incarnation, or ``STORAGE``.
+        """A request was answered. ``way``: a node's incarnation, or ``STORAGE``, whoever of this machine read there.
+        Who holds a part of the samples does so anyway: nobody has to read one twice to know what that takes.
 
         ``seconds``: from when it was sent. ``kept``: the samples that the node had; the others it had to read itself,
         and what storage takes is no fault of its own.
@@ -155,9 +147,7 @@ class Ways:
         self.size += (nbytes / samples - self.size) / 16 if self.size else nbytes / samples
         if way == STORAGE:
             self._storage.add(nbytes, seconds)
-            self._probed, self._since = now, 0
             return
-        self._since += samples
         if kept is not None and kept < samples:
             if len(self._storage) < _ENOUGH_STORED:
                 return
@@ -187,18 +177,6 @@ class Ways:
             return False
         node.until = now + node.rest
         return True
-
-    def probe(self, now: float) -> int:
-        """How many samples that nodes have should be read from storage all the same, to know what that takes.
-
-        Mostly none: it is asked for rarely, and ever more so. Who is told so has to do it.
-        """
-        if self._since < _PROBED * self._next or now - self._probed < self._pause:
-            return 0
-        count, self._next = self._next, _SOME if self._next == _FEW else _FEW
-        self._pause = min(_RAREST, 2 * self._pause) if len(self._storage) >= _ENOUGH_STORED else _PROBE
-        self._probed, self._since = now, 0
-        return count
 
     def only(self, ways: Collection[str]) -> None:
         """These nodes are there; what is known of others is forgotten."""

@@ -138,14 +138,11 @@ class Pool:
         by_node: list[tuple[int, list[int]]] = []
         direct: list[int] = []
         for owner, group in self._groups(place, samples).items():
-            if owner != place and self._rules.peers == "measured":
-                if not here.ways.by_node(str(owner), each * len(group), now=now):
-                    direct += group
-                    continue
-                probe = here.ways.probe(now)
-                direct += group[:probe]
-                group = group[probe:]
-            if group:
+            size = each * len(group)
+            left_alone = self._rules.peers == "measured" and not here.ways.by_node(str(owner), size, now=now)
+            if owner != place and left_alone:
+                direct += group
+            else:
                 by_node.append((owner, group))
         left = len(by_node) + bool(direct)
 
@@ -229,7 +226,9 @@ class Pool:
     def _read(self, part: _Part, samples: list[int], each: float, at_once: int, call: Call) -> None:
         part.pending.update((sample, []) for sample in samples)
         part.server.reads.stored += len(samples)
-        part.server.read_stored(len(samples), each * len(samples), at_once, call)
+        now, count = self._clock.now, len(samples)
+        measured = partial(self._measured, part, STORAGE, count, each, now, count, call)
+        part.server.read_stored(count, each * count, at_once, measured)
 
     def _came(self, part: _Part, samples: list[int], ahead: bool, call: Call) -> None:
         for sample in samples:

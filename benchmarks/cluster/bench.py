@@ -6,7 +6,6 @@ Started by ``make bench-cluster``; needs root for network namespaces.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import statistics
@@ -14,11 +13,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.bucket.network import NoNetwork, inside
+from benchmarks.cluster.groups import busy, enter, make_cgroup, make_cpuset
 from benchmarks.cluster.incast import Incast
 from benchmarks.cluster.network import Lan
 from benchmarks.cluster.ray_nodes import RayNodes
@@ -114,9 +114,9 @@ class ClusterBench:
             words = ["--source", service.source, "--photos", str(self.photos)]
         try:
             before = [lan.moved(one)[1 if one == lan.storage else 0] for one in (lan.storage, *lan.nodes)]
-            cpu = busy()
+            cpu = used_cpu()
             ranks = self.ranks(lan, ray, name, range(NODES), epochs=3, words=words)
-            cpu = busy() - cpu
+            cpu = used_cpu() - cpu
             after = [lan.moved(one)[1 if one == lan.storage else 0] for one in (lan.storage, *lan.nodes)]
             if ranks is None:
                 return
@@ -166,7 +166,7 @@ class ClusterBench:
                         stderr=subprocess.PIPE,
                         text=True,
                         env={**(tf_environment() if name == "tf" else ray.environment(node)), **(more or {})},
-                        preexec_fn=(lambda: _enter(cgroup)) if cgroup else None,
+                        preexec_fn=(lambda: enter(cgroup)) if cgroup else None,
                     )
                 )
             out, until = [], time.monotonic() + (_PATIENCE_QUICK if self.quick else _PATIENCE)
@@ -192,16 +192,16 @@ class ClusterBench:
         for one in (lan.storage, *lan.nodes):
             lan.limit(one, None)
         try:
-            first = _make_cpuset("rank", 0)
-            others = _make_cpuset("rest", 1)
-            little = _make_cgroup("rank", RANK_CPUS)
+            first = make_cpuset("rank", 0)
+            others = make_cpuset("rest", 1)
+            little = make_cgroup("rank", RANK_CPUS)
             # (all nodes are one machine: what the rank has is not the others')
-            rest = _make_cgroup("rest", (os.cpu_count() or 1) - RANK_CPUS)
+            rest = make_cgroup("rest", (os.cpu_count() or 1) - RANK_CPUS)
         except OSError as error:
             say(f"no CPU can be taken from a rank here ({error}); it is not measured what helpers give")
             return
         # (whoever serves and helps is on the other nodes, and so on the other CPU)
-        with ray.kept_to(others), _busy(first):
+        with ray.kept_to(others), busy(first):
             self.starved_by("busy", lan, ray, first, others, workers=1)
         self.starved_by("little", lan, ray, little, rest, workers=2)
 
@@ -316,46 +316,11 @@ def _shown(found: dict[str, list[Run]], what: str, kinds: Sequence[str], cells: 
     return f"\n{table(rows)}"
 
 
-def busy() -> float:
+def used_cpu() -> float:
     """CPU seconds of this machine that were used so far."""
     with open("/proc/stat") as file:
         fields = [int(one) for one in file.readline().split()[1:]]
     return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
-
-
-def _make_cgroup(name: str, cpus: float) -> str:
-    """A control group that gets so much of the CPUs. (Of the first version, which this benchmark was made on.)"""
-    place = Path(f"/sys/fs/cgroup/cpu/headrace-bench-{name}")
-    place.mkdir(exist_ok=True)
-    (place / "cpu.cfs_period_us").write_text("20000")
-    (place / "cpu.cfs_quota_us").write_text(str(int(20000 * cpus)))
-    return str(place)
-
-
-def _make_cpuset(name: str, cpu: int) -> str:
-    """A control group that has one CPU."""
-    place = Path(f"/sys/fs/cgroup/cpuset/headrace-bench-{name}")
-    place.mkdir(exist_ok=True)
-    (place / "cpuset.mems").write_text(Path("/sys/fs/cgroup/cpuset/cpuset.mems").read_text())
-    (place / "cpuset.cpus").write_text(str(cpu))
-    return str(place)
-
-
-def _enter(cgroup: str) -> None:
-    Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
-
-
-@contextlib.contextmanager
-def _busy(cgroup: str) -> Iterator[None]:
-    """Somebody else's work, two processes of it."""
-    command = [sys.executable, "-c", "while True: pass"]
-    processes = [subprocess.Popen(command, preexec_fn=lambda: _enter(cgroup)) for _ in range(2)]
-    try:
-        yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
 
 
 def main() -> None:

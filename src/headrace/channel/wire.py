@@ -57,11 +57,6 @@ class Wire:
             ):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
-    def take_in_at_most(self, nbytes: int) -> None:
-        """Let no more than about this come in before it is received: the sender waits. It may be changed later."""
-        if self._sock.family != socket.AF_UNIX:
-            self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_WINDOW_CLAMP, nbytes)
-
     def fileno(self) -> int:
         """The socket."""
         return self._sock.fileno()

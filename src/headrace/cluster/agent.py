@@ -36,7 +36,6 @@ from headrace.cluster.messages import (
 from headrace.cluster.nixl_rows import NixlReceiving, NoNixl, try_nixl
 from headrace.cluster.pooled import Pool
 from headrace.cluster.rows import BESIDE, Receiving, WireReceiving
-from headrace.cluster.turns import Turns
 from headrace.coordinate.messages import Command, Order, OrderDone, Stop
 from headrace.core import environment
 from headrace.core.errors import HostRefused, ProtocolError
@@ -67,10 +66,6 @@ _POLL, _IDLE = 0.004, 0.1
 """Seconds between looks at the board: where somebody could help, and where nobody is there to."""
 _FIRST, _MOST = 4 << 20, 256 << 20
 """Bytes on their way here: at first, and at most."""
-_AT_ONCE, _ALL = 2, 1 << 20
-"""Helpers whose rows are received at a time: the other goes on where one stops."""
-_WINDOW, _OPEN = 128 << 10, 16 << 20
-"""Bytes that each of the others may send until it is their turn, and while it is."""
 
 
 class Assistance(NamedTuple):
@@ -143,9 +138,7 @@ class Agent:
         """Why there is no NIXL here, empty if there is; None: it was not tried."""
         self._undone: list[tuple[Order, Claim]] = []
         self._numbers = itertools.count(1)
-        self._paced = environment.paced()
-        self._pace = Pace(_FIRST if self._paced else _MOST, _MOST)
-        self._turns = Turns(_AT_ONCE if self._paced else _ALL)
+        self._pace = Pace(_FIRST if environment.paced() else _MOST, _MOST)
         self._in_flight = 0
         self._stopped = False
         self._said: set[str] = set()
@@ -350,8 +343,6 @@ class Agent:
             connection = members.dialer.connect(line.node, helper.port, helper.certificate, GREETING)
             with self._lock:
                 line.wire = connection
-            if self._paced:
-                connection.take_in_at_most(_WINDOW)
             greet(connection, members.token)
             fields = json.dumps(layout.describe()).encode()
             teach = Teach(
@@ -413,12 +404,7 @@ class Agent:
             raise ProtocolError(f"{connection.name} sent rows that nobody granted room for")
         order = pending.order
         assert self._layout is not None
-        with self._turns.take(reply.number):
-            if self._paced:
-                connection.take_in_at_most(_OPEN)
-            receiving.take(reply.number, nbytes, _rows_of(self._layout, self._link, order), _PATIENCE)
-            if self._paced:
-                connection.take_in_at_most(_WINDOW)
+        receiving.take(reply.number, nbytes, _rows_of(self._layout, self._link, order), _PATIENCE)
         count = len(order.indices) // 8
         faults = [(row, reason, trace) for row, reason, trace in reply.faults if 0 <= row < count]
         now = time.monotonic()

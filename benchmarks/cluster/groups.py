@@ -1,0 +1,46 @@
+"""Control groups, of the first version: who gets how much of which CPU."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def make_cgroup(name: str, cpus: float) -> str:
+    """A control group that gets so much of the CPUs. (Of the first version, which this benchmark was made on.)"""
+    place = Path(f"/sys/fs/cgroup/cpu/headrace-bench-{name}")
+    place.mkdir(exist_ok=True)
+    (place / "cpu.cfs_period_us").write_text("20000")
+    (place / "cpu.cfs_quota_us").write_text(str(int(20000 * cpus)))
+    return str(place)
+
+
+def make_cpuset(name: str, cpu: int) -> str:
+    """A control group that has one CPU."""
+    place = Path(f"/sys/fs/cgroup/cpuset/headrace-bench-{name}")
+    place.mkdir(exist_ok=True)
+    (place / "cpuset.mems").write_text(Path("/sys/fs/cgroup/cpuset/cpuset.mems").read_text())
+    (place / "cpuset.cpus").write_text(str(cpu))
+    return str(place)
+
+
+def enter(cgroup: str) -> None:
+    """Have this process in a control group."""
+    Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
+
+
+@contextlib.contextmanager
+def busy(cgroup: str) -> Iterator[None]:
+    """Somebody else's work, two processes of it."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command, preexec_fn=lambda: enter(cgroup)) for _ in range(2)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

@@ -21,6 +21,7 @@ from headrace.channel.unix import pair
 from headrace.engine import board as module
 from headrace.engine.board import CAPACITY, PUT_DOWN, UNUSED, Board
 from headrace.engine.link import Link
+from tests.loader.helpers import wait_until
 
 AREA = (0, 4096)
 RECORD = struct.Struct("<qqq")
@@ -474,3 +475,34 @@ def test_more_orders_than_the_ring_holds_are_refused_and_not_overwritten(board: 
     assert posted == CAPACITY
     first = board.claim(0)
     assert first is not None and first.order == 0
+
+
+def test_while_others_take_orders_too_a_worker_claims_no_more_than_it_gets_to(board: Board) -> None:
+    ours, theirs = pair()
+    with closing(ours), closing(theirs):
+        worker = Link(0, 0, None, board, theirs)  # type: ignore[arg-type]
+        claims: list[int] = []
+        most = 2
+
+        def claim() -> None:
+            while (found := worker.claim(None, lambda: len(claims) >= most)) is not None:
+                claims.append(found.order)
+
+        thread = threading.Thread(target=claim)
+        board.share_orders(60.0)
+        thread.start()
+        for order in range(5):
+            board.post(order, AREA, 0, 10)
+        board.wake(5)
+        assert wait_until(lambda: claims == [0, 1])
+        time.sleep(0.2)
+        agents = board.claim(7)
+        assert claims == [0, 1] and agents is not None and agents.order == 2
+        most = 3
+        assert wait_until(lambda: claims == [0, 1, 3]), "it goes on when it is done with one"
+        board.share_orders(0.1)  # and nobody says so again
+        assert wait_until(lambda: claims == [0, 1, 3, 4]) and not board.shared
+        worker.stopped = True
+        board.wake(1)
+        thread.join(10)
+        assert not thread.is_alive()

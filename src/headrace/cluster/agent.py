@@ -144,6 +144,8 @@ class Agent:
         self._said: set[str] = set()
         self._help = Help(assistance.workers)
         self._yielding, self._yields, self._told = Yielding(), False, 0.0
+        self._shared = 0.0
+        """When workers were last told that others take orders, too."""
         self._looked = 0.0
         self._wanted = 0.0
         """When help was last wanted."""
@@ -201,6 +203,10 @@ class Agent:
         if yields != self._yields or (yields and now > self._told + _LATELY / 2):
             board.leave_orders(_LATELY if yields else 0.0)
             self._yields, self._told = yields, now
+        if helped and wanted and now > self._shared + _LATELY / 2:
+            # (what a worker has claimed long before it gets to it, batches wait for that others are done with)
+            board.share_orders(_LATELY)
+            self._shared = now
         return yields
 
     def _make_first(self) -> None:

@@ -28,7 +28,7 @@ import numpy as np
 from headrace.cache.arena import Arena
 
 CAPACITY = 4096
-_HEAD, _TAIL, _END, _LEFT = range(4)
+_HEAD, _TAIL, _END, _LEFT, _FEW = range(5)
 _HEADER = 8
 RANGES = 256
 """Ranges that can be listed."""
@@ -180,6 +180,16 @@ class Board:
     def left(self) -> bool:
         """Whether orders are to be left to somebody else."""
         until = int(self._header[_LEFT])
+        return until > 0 and time.monotonic_ns() < until
+
+    def share_orders(self, seconds: float) -> None:
+        """Have workers claim no more than they are about to begin, for so long: somebody else takes the rest."""
+        self._header[_FEW] = time.monotonic_ns() + int(seconds * 1e9) if seconds > 0 else 0
+
+    @property
+    def shared(self) -> bool:
+        """Whether somebody else takes orders, too."""
+        until = int(self._header[_FEW])
         return until > 0 and time.monotonic_ns() < until
 
     def wait(self, timeout: float | None = None) -> bool:

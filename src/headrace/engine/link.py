@@ -82,8 +82,11 @@ class Link:
         except OSError:
             os._exit(1)
 
-    def claim(self, idle: Callable[[], None] | None = None) -> Claim | None:
-        """The next order, waiting for one; None once stopped. ``idle`` is called while there is none."""
+    def claim(
+        self, idle: Callable[[], None] | None = None, has_enough: Callable[[], bool] = lambda: False
+    ) -> Claim | None:
+        """The next order, waiting for one; None once stopped. ``idle`` is called while there is none; ``has_enough``
+        says whether this worker leaves it to others, if there are any who take some, too."""
         while True:
             while not self.board.wait(None if idle is None else self.pause.seconds):
                 assert idle is not None
@@ -92,14 +95,17 @@ class Link:
             if self.stopped:
                 self.board.wake(1)  # pass the wake-up on to the next thread or worker that has to stop
                 return None
-            if self.board.left:
-                while self.board.left and not self.stopped:
+            if self._leaves(has_enough):
+                while self._leaves(has_enough) and not self.stopped:
                     time.sleep(_LEFT)
                 self.board.wake(1)  # (the order may still be there)
                 continue
             claim = self.board.claim(self.claimer)
             if claim is not None:
                 return claim
+
+    def _leaves(self, has_enough: Callable[[], bool]) -> bool:
+        return self.board.left or (self.board.shared and has_enough())
 
 
 def shortened(faults: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:

@@ -158,7 +158,7 @@ class RowPipeline:
         room = 0.0
         try:
             while self._gate.enter():
-                claim = self._link.claim(self._idle if self._fills else None)
+                claim = self._link.claim(self._idle if self._fills else None, self._has_enough)
                 if claim is None:
                     break
                 order = self._stages.load(claim)
@@ -192,6 +192,10 @@ class RowPipeline:
         finally:
             self._gate.stop()
             self._queue.close()
+
+    def _has_enough(self) -> bool:
+        """Whether there is one order to prepare and one to go on with."""
+        return self._under_way > max(1, self._wanted)
 
     def _hand_on(self, fetched: Fetched) -> float:
         """To those who prepare; the seconds for which there was no room there, counted once however many wait."""

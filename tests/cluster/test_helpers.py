@@ -291,7 +291,10 @@ def helped(loader: Any) -> int:
     return int(loader.stats().pool.helped)
 
 
-@pytest.mark.parametrize("steps", [(user_steps.noisy,), (user_steps.half, user_steps.noisy)])
+@pytest.mark.parametrize(
+    "steps",
+    [pytest.param((user_steps.noisy,), marks=pytest.mark.slow), (user_steps.half, user_steps.noisy)],
+)
 def test_code_that_is_listed_runs_elsewhere_and_draws_what_it_draws_at_home(
     servers: Servers, photos: Path, steps: Any
 ) -> None:
@@ -306,6 +309,7 @@ def test_code_that_is_listed_runs_elsewhere_and_draws_what_it_draws_at_home(
         assert helped(loader) > 0 and loader.stats().bad_samples == 0
 
 
+@pytest.mark.slow
 def test_code_that_is_not_listed_is_refused_and_the_job_says_so(
     servers: Servers, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -371,6 +375,7 @@ def test_who_may_grant(servers: Servers, photos: Path) -> None:
     assert helpers._processes[0].poll() is None
 
 
+@pytest.mark.slow
 def test_helpers_end_with_who_started_them(servers: Servers) -> None:
     helpers = servers.help("n1", 1)
     process = helpers._processes[0]

@@ -16,7 +16,7 @@ CLAIM = Claim(0, 1, (0, 64), 0, 8)
 class Board:
     """One on which there is no order for some waits."""
 
-    left = False
+    left = shared = False
 
     def __init__(self, empty: int) -> None:
         self.empty = empty

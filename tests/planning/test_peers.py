@@ -67,7 +67,7 @@ def line(latency: float, rate: float) -> Cost:
 
 
 few = settings(max_examples=10)
-costs = st.tuples(st.floats(0.02, 0.1), st.floats(5e6, 5e8))
+costs = st.tuples(st.floats(0.1, 0.5), st.floats(5e6, 5e8))
 
 
 @few
@@ -181,7 +181,7 @@ def test_what_a_request_takes_is_known_for_other_sizes_too(
 def test_what_is_slower_by_milliseconds_does_not_matter(cost: tuple[float, float], seed: int) -> None:
     """However many times as slow it is: storage is everybody's."""
     storage = line(cost[0] / 100, 1e12)
-    drive = Drive(line(cost[0] / 10, 1e12), storage, seed=seed, refused=0.1).run(200)
+    drive = Drive(line(cost[0] / 20, 1e12), storage, seed=seed, refused=0.1).run(200)
     assert all(drive.by_node)
 
 

@@ -199,6 +199,7 @@ def test_pacing_shortens_the_queue_before_a_rank() -> None:
     assert delays[True] <= delays[False]
 
 
+@pytest.mark.slow
 def test_helpers_take_nothing_from_their_own_machine() -> None:
     """Jobs that keep their machines busy are as fast as ever; what helpers do not get to is made at home."""
     rates = {}
@@ -227,7 +228,7 @@ def test_a_slow_machine_is_left_for_storage_that_is_faster() -> None:
         simulation = made(
             [{"loader": "alone", "batch": 32, "epochs": 4, "sampling": "uniform", "workers": 2}],
             samples=2000,
-            nodes=[{**node, "count": 3}, {**node, "network": "5MB"}],
+            nodes=[{**node, "count": 3}, {**node, "network": "3MB"}],
             data={"encoded": EACH},
             storage={"rate": "500MB", "latency": 0.002},
             cluster={"peers": peers},

@@ -23,7 +23,7 @@ _SLOWER = 1.5
 """A node that takes so many times as long as storage is clearly slower."""
 _NOT_SLOWER = 1.25
 """And it is not any more at this."""
-_SLACK = 0.01
+_SLACK = 0.03
 """Seconds more that do not count: samples are read ahead of need, and storage is everybody's."""
 _WINDOW = 16
 """Requests of each way that are remembered. What half of them took counts, so a few that are off do not."""

@@ -31,7 +31,7 @@ class Slow(SyntheticSource):
             self.counts[0] += 1
             self.counts[1] += self.counts[0]
             self._crowd.is_now(self._crowds)
-        time.sleep(0.02)
+        time.sleep(0.08)  # (longer than a busy machine takes to start the threads that read)
         with self._lock:
             self.counts[0] -= 1
             room = not self.counts[0] and self._crowd.is_now(False)

@@ -124,7 +124,7 @@ def test_jobs_far_away_draw_whole_epochs_report_and_leave(
         ahead = sum(job["delivered"] % SIZE for job in status["jobs"])
         return bool(status["memory"]["granted"] <= ahead)
 
-    assert wait_until(all_back, 30)
+    assert wait_until(all_back, 120)
     status = machines.ask(machines.far, "status")
     # (a job may have had some of its next epoch drawn, ahead of need)
     assert [drawn // SIZE for drawn in sorted(one["delivered"] for one in status["jobs"])] == [2, 3]

@@ -41,8 +41,8 @@ _HOPELESS = 10.0
 """Seconds without an answer after which a server is ended, for Ray to start another."""
 _AGAIN = 10.0
 """Seconds before a server that could not start is tried again."""
-_START = 60.0
-"""Seconds for a server to start."""
+_START = 180.0
+"""Seconds for a server to start: where many nodes read Python from one file server that takes a while."""
 
 _node = msgspec.msgpack.Decoder(Node)
 

@@ -45,9 +45,10 @@ class Servers:
         self.tell()
 
     def help(self, name: str, count: int = 1, transport: str = TLS, code: tuple[str, ...] = ()) -> Helpers:
-        """Start helpers of a server's, as processes; nobody knows of them before ``tell``."""
+        """Start helpers of a server's, as processes; nobody knows of them before ``tell``. They do not step back:
+        while other tests take all processors, they would never run."""
         node = self.nodes[name]
-        config = Config(name, "127.0.0.1", TOKEN, node.socket, code=code, transport=transport)
+        config = Config(name, "127.0.0.1", TOKEN, node.socket, code=code, transport=transport, idle=False)
         made = Helpers(config, count)
         self.nodes[name] = msgspec.structs.replace(node, helpers=made.all, code=code)
         self.helpers.append(made)

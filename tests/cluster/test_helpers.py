@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,11 +19,13 @@ import headrace as hr
 from headrace.channel import wire
 from headrace.cluster import agent, joining
 from headrace.cluster import members as members_module
+from headrace.cluster.helper import Config, Helpers
 from headrace.cluster.members import ask, greet
 from headrace.cluster.messages import Grant, Teach
 from headrace.cluster.nixl_rows import NixlReceiving
 from headrace.cluster.rows import NIXL, TLS
 from headrace.core.errors import HostRefused
+from headrace.core.forms import Form
 from headrace.planning import peers
 from headrace.recipes.compile import compile_recipe
 from tests.cluster import user_steps
@@ -148,30 +149,25 @@ def test_helpers_that_are_killed_cost_time_and_no_row(
 ) -> None:
     helpers = servers.help("n1", 2, transport.name)
     servers.tell()
-    stop = threading.Event()
-
-    def kill() -> None:
-        while not stop.wait(0.7):
-            process = helpers._processes[0]
-            process.send_signal(signal.SIGKILL)
-            process.wait()
-            helpers.look()
-            servers.nodes["n1"] = msgspec.structs.replace(servers.nodes["n1"], helpers=helpers.all)
-            servers.tell()
-
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
-        helped = 0
-        for _ in range(3):
-            with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
-                for epoch, batches in enumerate(wanted):
-                    for (images, labels), (right, numbers) in zip(loader, batches, strict=True):
-                        assert torch.equal(images, right) and torch.equal(labels, numbers), epoch
-                helped += loader.stats().pool.helped
-    finally:
-        stop.set()
-        thread.join()
+    helped = killed = 0
+    for _ in range(20):
+        with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
+            before = 0
+            for epoch, batches in enumerate(wanted):
+                for (images, labels), (right, numbers) in zip(loader, batches, strict=True):
+                    assert torch.equal(images, right) and torch.equal(labels, numbers), epoch
+                    alive = [one for one in helpers._processes if one.poll() is None]
+                    if alive and loader.stats().pool.helped > before:  # (some that help, that is)
+                        before = loader.stats().pool.helped
+                        alive[0].kill()
+                        killed += 1
+                helpers.look()
+                servers.nodes["n1"] = msgspec.structs.replace(servers.nodes["n1"], helpers=helpers.all)
+                servers.tell()
+            helped += loader.stats().pool.helped
+        if killed >= 3 and helped > 0:
+            break
+    assert killed >= 3
     assert helped > 0
     assert bool(transport.written) == (transport.name == NIXL)
 
@@ -310,6 +306,23 @@ def test_code_that_is_listed_runs_elsewhere_and_draws_what_it_draws_at_home(
 
 
 @pytest.mark.slow
+def test_other_versions_of_the_same_code_are_refused(
+    servers: Servers, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its rows would look alike, and differ."""
+    servers.help("n1", 1, code=("tests.cluster",))
+    servers.tell()
+    monkeypatch.setattr(user_steps.noisy, "__code__", slow.__code__)
+    own = recipe(photos, user_steps.noisy)
+    with hr.DataLoader(own, **OPTIONS, share=False) as loader:
+        wanted = epochs(loader)
+    with hr.DataLoader(own, **OPTIONS) as loader:
+        assert same(epochs(loader), wanted)
+        epochs(loader, 12)
+        assert loader.stats().pool.helped == 0
+
+
+@pytest.mark.slow
 def test_code_that_is_not_listed_is_refused_and_the_job_says_so(
     servers: Servers, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -348,19 +361,21 @@ def test_who_may_grant(servers: Servers, photos: Path) -> None:
     pool = servers.pool(found.source)
     definition = json.dumps(found.to_dict(source=False)).encode()
     fields = json.dumps(compile_recipe(found, caches_decoded=False).layout.describe()).encode()
+    key = found.share_key(Form.AUGMENTED)
     own = json.dumps(recipe(photos, slow).to_dict(source=False)).encode()
     for teach in (
-        Teach("a", "other", pool.definition, definition, False, fields),
-        Teach("b", pool.dataset, pool.definition, own, False, fields),
-        Teach("c", pool.dataset, pool.definition, b"{", False, fields),
-        Teach("d", pool.dataset, b"[]", definition, False, fields),
-        Teach("e", pool.dataset, pool.definition, definition, False, b"[]"),
+        Teach("a", "other", pool.definition, definition, False, fields, key),
+        Teach("b", pool.dataset, pool.definition, own, False, fields, key),
+        Teach("c", pool.dataset, pool.definition, b"{", False, fields, key),
+        Teach("d", pool.dataset, b"[]", definition, False, fields, key),
+        Teach("e", pool.dataset, pool.definition, definition, False, b"[]", key),
+        Teach("f", pool.dataset, pool.definition, definition, False, fields, "another"),
     ):  # fmt: skip
         connection = connect()
         greet(connection, TOKEN)
         with pytest.raises(HostRefused):
             ask(connection, teach, 20.0)
-    good = Teach("e", pool.dataset, pool.definition, definition, False, fields)
+    good = Teach("e", pool.dataset, pool.definition, definition, False, fields, key)
     for samples, words in (
         (b"123", b""),
         (b"", b""),
@@ -390,3 +405,14 @@ def test_helpers_end_with_who_started_them(servers: Servers) -> None:
         return len(helpers.all) == 1
 
     assert wait_until(there)
+
+
+@pytest.mark.slow
+def test_helpers_run_when_nobody_else_does(servers: Servers) -> None:
+    helpers = Helpers(Config("n1", "127.0.0.1", TOKEN, servers.nodes["n1"].socket), 1)
+    try:
+        threads = [int(one) for one in os.listdir(f"/proc/{helpers._processes[0].pid}/task")]
+        assert len(threads) > 1
+        assert {os.sched_getscheduler(one) for one in threads} == {os.SCHED_IDLE}
+    finally:
+        helpers.close()

@@ -75,6 +75,8 @@ class Assistance(NamedTuple):
     recipe: str
     """A digest of the definition."""
     definition: bytes
+    key: str
+    """A digest of all that makes rows, code of the user's included."""
     decoded: bool
     workers: int
     """Processes of the rank's own."""
@@ -352,8 +354,8 @@ class Agent:
             greet(connection, members.token)
             fields = json.dumps(layout.describe()).encode()
             teach = Teach(
-                told.recipe, told.pool.dataset, told.pool.definition, told.definition, told.decoded, fields
-            )
+                told.recipe, told.pool.dataset, told.pool.definition, told.definition, told.decoded, fields, told.key
+            )  # fmt: skip
             try:
                 reply, _ = ask(connection, teach, _LISTING)
             except HostRefused as error:

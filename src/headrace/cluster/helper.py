@@ -54,6 +54,7 @@ from headrace.cluster.rails import listen_at
 from headrace.cluster.rows import NIXL, TLS, Sending, WireSending
 from headrace.coordinate.messages import Order
 from headrace.core.errors import HeadraceError, HostUnavailable, OptionError, ProtocolError
+from headrace.core.forms import Form
 from headrace.core.layout import RowLayout
 from headrace.engine.board import Board
 from headrace.engine.link import shortened
@@ -95,6 +96,8 @@ class Config(msgspec.Struct):
     """Modules and packages of which code may be imported, and run."""
     transport: str = TLS
     """How rows go to those who grant it so: ``TLS`` or ``NIXL``."""
+    idle: bool = True
+    """Whether it runs only when nobody else does."""
 
 
 class Known:
@@ -110,11 +113,14 @@ class Known:
         )
         if recipe.collate is not None:
             raise OptionError("collate= is called with whole batches, which helpers have not")
+        # (of other versions of the same code, rows may look alike)
+        if recipe.share_key(Form.AUGMENTED) != teach.key:
+            raise OptionError(
+                "this node has other code, or another headrace, than the job: rows would differ"
+            )
         self._task = RecipeTask(recipe, None, None, teach.decoded)
         self.samples = len(source)
         self.layout = self._find_layout()
-        if self.layout.describe() != json.loads(teach.fields):
-            raise OptionError("rows are of other sizes or types here than the job's")
         self._task = replace(self._task, layout=self.layout)
         self.row = sum(field.nbytes for field in self.layout.fields)
         self._here = threading.local()
@@ -323,6 +329,9 @@ class HelperServer:
                 self._known[teach.recipe] = known
                 while len(self._known) > _MOST_RECIPES:
                     self._known.popitem(last=False)
+        if json.dumps(known.layout.describe()).encode() != teach.fields:
+            client.say(Refused("rows are of other sizes or types here than the job's"))
+            return
         client.say(Opened(True, known.row))
 
     def _work(self) -> None:
@@ -345,11 +354,12 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    step_back()
     try:
         helper = HelperServer(config).listen()
     except HostUnavailable as error:
         sys.exit(f"headrace: a helper of this node has no port: {error}")
+    if config.idle:
+        step_back()  # (not before: on a node that has much to do, it would take minutes to begin)
     out.write(msgspec.json.encode(helper) + b"\n")
     out.flush()
     sys.stdin.buffer.read()
@@ -357,12 +367,17 @@ def main() -> None:
 
 
 def step_back() -> None:
-    """Run when nobody else does."""
+    """Run when nobody else does. All threads do: those that are there, too."""
+    for thread in os.listdir("/proc/self/task"):
+        _step_back(int(thread))
+
+
+def _step_back(thread: int) -> None:
     with contextlib.suppress(OSError, AttributeError):
-        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        os.sched_setscheduler(thread, os.SCHED_IDLE, os.sched_param(0))
         return
     with contextlib.suppress(OSError):
-        os.nice(19)
+        os.setpriority(os.PRIO_PROCESS, thread, 19)
 
 
 # -- who starts them ------------------------------------------------------------------------------------------

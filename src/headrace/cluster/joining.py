@@ -15,6 +15,7 @@ from headrace.cluster.members import TROUBLE, Members, ask
 from headrace.cluster.messages import Ahead, Node
 from headrace.cluster.pooled import Pool, PooledSource, define
 from headrace.core.errors import HostRefused, OptionError
+from headrace.core.forms import Form
 from headrace.planning.rails import Rail
 from headrace.recipes.plain import source_to_plain
 from headrace.recipes.recipe import Recipe
@@ -46,11 +47,12 @@ class Joined:
             return None
         try:
             definition = json.dumps(recipe.to_dict(source=False)).encode()
+            key = recipe.share_key(Form.AUGMENTED)
         except OptionError:
             return None
-        of = [self._pool.dataset.encode(), definition, b"decoded" if decoded else b""]
+        of = [self._pool.dataset.encode(), definition, key.encode(), b"decoded" if decoded else b""]
         number = hashlib.blake2b(b"\0".join(of), digest_size=16).hexdigest()
-        return Assistance(self._pool, number, definition, decoded, workers)
+        return Assistance(self._pool, number, definition, key, decoded, workers)
 
     def expect(self, *, seed: int, epoch: int, position: int, shuffled: bool) -> None:
         """Tell all servers what is needed from now on, in which order. Nobody waits for it."""

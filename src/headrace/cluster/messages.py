@@ -146,7 +146,7 @@ class Noted(Message, frozen=True):
 class Teach(Message, frozen=True):
     """A recipe, as ``to_plain`` writes it without its source, in JSON; of a dataset that servers know. ``decoded``:
     whether those who use it cache decoded samples, on which pixels depend a little; ``fields``: how its rows look, as
-    ``RowLayout.describe`` says it, in JSON."""
+    ``RowLayout.describe`` says it, in JSON; ``key``: a digest of all that makes them, code of the user's included."""
 
     recipe: Name
     dataset: Name
@@ -154,6 +154,7 @@ class Teach(Message, frozen=True):
     definition: bytes
     decoded: bool
     fields: bytes
+    key: Name
 
 
 class Land(Message, frozen=True):

@@ -15,6 +15,8 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.cache.arena import PAGE, Arena
 from headrace.channel.unix import pair
@@ -72,7 +74,7 @@ def _put(fd: int, record: tuple[int, ...]) -> None:
 
 
 def claim_all(
-    board: Board, claimer: int, pause: float = 0.0, gate: int | None = None
+    board: Board, claimer: int, pause: float = 0.0, gate: int | None = None, skip: int = 0
 ) -> Callable[[Callable[[int, int, int], None]], None]:
     """Claims until nothing is left, and reports (position, order, claimer). ``gate``: a pipe from which it
     reads a byte first."""
@@ -80,7 +82,7 @@ def claim_all(
     def body(report: Callable[[int, int, int], None]) -> None:
         if gate is not None:
             os.read(gate, 1)
-        while (claim := board.claim(claimer)) is not None:
+        while (claim := board.claim(claimer, skip)) is not None:
             report(claim.position, claim.order, claimer)
             if pause:
                 time.sleep(pause)
@@ -171,9 +173,52 @@ def test_an_order_that_runs_alone_is_known_to(board: Board) -> None:
     assert [board.claimer(position) for position in positions] == [7, 7]
 
 
-def test_processes_claim_each_order_exactly_once(board: Board) -> None:
+@given(
+    st.lists(
+        st.one_of(
+            st.just(("post", 0)),
+            st.tuples(st.just("cancel"), st.integers(0, 30)),
+            st.tuples(st.just("claim"), st.sampled_from([0, 0, 1, 3, 30])),
+        ),
+        max_size=60,
+    )
+)
+def test_who_leaves_orders_to_others_takes_the_nearest_behind_them(steps: list[tuple[str, int]]) -> None:
+    arena = Arena()
+    board = Board(arena)
+    try:
+        waiting: list[int] = []
+        taken: dict[int, int] = {}
+        posted = 0
+        for worker, (what, number) in enumerate(steps):
+            if what == "post":
+                assert board.post(posted, AREA, 0, 1) == posted
+                waiting.append(posted)
+                posted += 1
+            elif what == "cancel" and number < posted:
+                assert board.cancel(number) == (number in waiting)
+                waiting = [one for one in waiting if one != number]
+            elif what == "claim":
+                claim = board.claim(worker, number)
+                if not waiting:
+                    assert claim is None
+                    continue
+                wanted = max([one for one in waiting if one <= waiting[0] + number])
+                assert claim is not None and claim.order == claim.position == wanted
+                waiting.remove(wanted)
+                taken[wanted] = worker
+            for order in range(posted):
+                assert board.claimer(order) == taken.get(order)
+                assert not board.was_alone(order)
+    finally:
+        board.close()
+        arena.close()
+
+
+@pytest.mark.parametrize("skip", [0, 40])
+def test_processes_claim_each_order_exactly_once(board: Board, skip: int) -> None:
     count, processes = 1500, 6
-    children = [Child(board, claim_all(board, claimer)) for claimer in range(processes)]
+    children = [Child(board, claim_all(board, claimer, skip=skip)) for claimer in range(processes)]
     for order in range(count):
         board.post(order, AREA, 0, 1)
     children += [Child(board, claim_all(board, claimer)) for claimer in range(processes, processes + 2)]
@@ -182,7 +227,7 @@ def test_processes_claim_each_order_exactly_once(board: Board) -> None:
         code, records = child.join()
         assert code == 0
         orders = [order for _, order, _ in records]
-        assert orders == sorted(orders), "older orders first"
+        assert skip or orders == sorted(orders), "older orders first"
         got += records
     assert Counter(order for _, order, _ in got) == Counter(range(count))
     assert all(board.claimer(position) == claimer for position, _, claimer in got)
@@ -223,14 +268,18 @@ def test_threads_of_one_process_claim_each_order_exactly_once(board: Board) -> N
 
 
 @pytest.mark.faults
-def test_killed_claimers_lose_nothing(board: Board) -> None:
+@pytest.mark.parametrize("skip", [0, 40])
+def test_killed_claimers_lose_nothing(board: Board, skip: int) -> None:
     """Post, kill at random, post again what the dead had claimed: all orders end, none with a dead claimer."""
     dice = random.Random(11)
     open_orders = {board.post(order, AREA, 0, 1): order for order in range(600)}
     done: Counter[int] = Counter()
     claimer = 0
     while open_orders:
-        children = {t: Child(board, claim_all(board, t, pause=1e-4)) for t in range(claimer, claimer + 3)}
+        children = {
+            t: Child(board, claim_all(board, t, pause=1e-4, skip=skip if t % 2 else 0))
+            for t in range(claimer, claimer + 3)
+        }
         claimer += 3
         killed = dice.sample(sorted(children), 2)
         time.sleep(dice.random() * 0.02)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.planning.helping import Help, Yielding, choose
+from headrace.planning.helping import Few, Help, Yielding, choose
 from headrace.planning.pacing import Pace
 
 
@@ -17,6 +17,38 @@ def test_help_is_wanted_where_more_than_a_batch_waits(
     help_.saw(rows, min(count, rows))
     orders = -(-rows // min(count, rows))
     assert help_.wanted(backlog) == (backlog > max(orders, workers))
+
+
+def test_what_is_left_over_of_a_batch_says_nothing_of_the_others() -> None:
+    help_ = Help(1)
+    for count in (15, 15, 1):
+        help_.saw(256, count)
+    assert help_.rows == 15 and help_.wanted(19)
+
+
+@given(st.integers(1, 8), st.floats(0.0, 10.0), st.floats(1e-3, 10.0))
+def test_a_worker_has_what_keeps_it_busy_and_one_to_go_on_with(
+    threads: int, fetching: float, preparing: float
+) -> None:
+    few = Few()
+    assert not few.enough(threads, threads) and few.enough(threads + 1, threads)
+    for _ in range(50):
+        few.saw(fetching, preparing, fetching + preparing)
+    assert not few.enough(threads, threads), "each of them may have one, and fetch the next"
+    assert few.enough(2 * threads + 1, threads), "others have the rest"
+    # While one is prepared, the next one comes, if that takes no longer.
+    assert few.enough(2 * threads, threads) == (fetching < preparing * (1 - 1e-9) or fetching == 0.0)
+
+
+@given(st.floats(0.01, 10.0), st.floats(0.1, 1000.0))
+def test_a_worker_takes_what_others_would_not_have_done_sooner(seconds: float, taken: float) -> None:
+    few = Few()
+    assert few.skip(taken) == 0, "nothing is known"
+    few.saw(0.1 * seconds, 0.9 * seconds, seconds)
+    assert few.skip(taken) >= int(taken * seconds) and few.skip(0.0) == 0
+    before = few.skip(taken)
+    few.saw(0.0, 0.01 * seconds, 0.01 * seconds)
+    assert few.skip(taken) >= 0.9 * before - 1, "one that was soon done does not count for much"
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.floats(0, 10)), max_size=8))

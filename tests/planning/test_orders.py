@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.planning import ahead_at_first, most_ahead, rows_per_order, rows_worth_while
+from headrace.planning import ahead_at_first, most_ahead, rows_among, rows_per_order, rows_worth_while
 
 
 @given(st.integers(1, 1 << 20), st.integers(1, 256))
@@ -28,6 +28,14 @@ def test_orders_are_few_enough_for_the_board_and_many_enough_for_the_hands(batch
         assert orders >= min(2 * hands, 512) / 2  # every hand has a part in each batch
     ahead = ahead_at_first(batch, hands, rows)
     assert ahead >= 2 and (ahead - 1) * batch >= 2 * hands * rows
+
+
+@given(st.integers(1, 1 << 20), st.integers(1, 64), st.integers(1, 256))
+def test_orders_that_others_make_too_are_small_and_all_but_even(batch: int, hands: int, helpers: int) -> None:
+    rows = rows_among(batch, hands, helpers)
+    orders = -(-batch // rows)
+    assert min(batch, 8) <= rows <= max(2 * 64, batch // 256) and orders <= 512
+    assert batch - (orders - 1) * rows > rows - orders, "none has only what is left"
 
 
 def test_what_two_processors_do_with_batches_of_64() -> None:

@@ -148,6 +148,8 @@ class Agent:
         self._yielding, self._yields, self._told = Yielding(), False, 0.0
         self._shared = 0.0
         """When workers were last told that others take orders, too."""
+        self._taken = 0
+        """Orders taken since."""
         self._looked = 0.0
         self._wanted = 0.0
         """When help was last wanted."""
@@ -183,7 +185,11 @@ class Agent:
                 continue
             claim = self._link.board.claim(self._link.claimer)
             if claim is not None:
+                self._taken += 1
                 self._entrust(line, claim)
+            else:  # (what is there has been claimed by workers that reached farther)
+                with self._changed:
+                    self._changed.wait(_POLL)
         self._link.board.leave_orders(0.0)
         lines = list(self._lines.values())
         for line in lines:
@@ -205,10 +211,11 @@ class Agent:
         if yields != self._yields or (yields and now > self._told + _LATELY / 2):
             board.leave_orders(_LATELY if yields else 0.0)
             self._yields, self._told = yields, now
-        if helped and wanted and now > self._shared + _LATELY / 2:
-            # (what a worker has claimed long before it gets to it, batches wait for that others are done with)
-            board.share_orders(_LATELY)
-            self._shared = now
+        if helped and now > self._shared + _LATELY / 2:
+            # (what a worker has claimed long before it gets to it, batches wait for that others are done with; and it
+            # is not seen that help is wanted)
+            board.share_orders(_LATELY, self._taken / (now - self._shared) if self._shared else 0.0)
+            self._shared, self._taken = now, 0
         return yields
 
     def _make_first(self) -> None:

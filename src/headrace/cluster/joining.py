@@ -38,6 +38,12 @@ class Joined:
         """Servers, as they are now."""
         return len(self._members.view.nodes)
 
+    @property
+    def helpers(self) -> int:
+        """Those on other nodes, as they are now."""
+        view, own = self._members.view, self._members.node
+        return sum(len(node.helpers) for node in view.nodes if node.id != own)
+
     def assistance(self, recipe: Recipe, *, decoded: bool, workers: int) -> Assistance | None:
         """What an agent has to know for others to prepare rows of a recipe; None: others cannot. ``decoded``: whether
         decoded samples are cached; ``workers``: processes of this rank's own."""

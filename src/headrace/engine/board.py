@@ -28,7 +28,7 @@ import numpy as np
 from headrace.cache.arena import Arena
 
 CAPACITY = 4096
-_HEAD, _TAIL, _END, _LEFT, _FEW = range(5)
+_HEAD, _TAIL, _END, _LEFT, _FEW, _TAKEN = range(6)
 _HEADER = 8
 RANGES = 256
 """Ranges that can be listed."""
@@ -41,6 +41,8 @@ _WIDTH = 8
 FREE, CANCELLED = 0, -1
 _ALONE = 1 << 40
 """Added to the claimer of an entry: its order is the only one that the claimer is busy with."""
+_EARLY = 1 << 41
+"""Added to the claimer of an entry that was claimed before others in front of it."""
 
 
 class Claim(NamedTuple):
@@ -121,15 +123,16 @@ class Board:
 
     def claimer(self, position: int) -> int | None:
         """The worker that claimed the order at ``position``, if any."""
-        if position >= int(self._header[_HEAD]):
+        claimer = int(self._entries[position % CAPACITY][_CLAIMER])
+        if claimer <= FREE or (position >= int(self._header[_HEAD]) and not claimer & _EARLY):
             # Not claimed, or by a worker that was killed before the head moved: others will claim it again.
             return None
-        claimer = int(self._entries[position % CAPACITY][_CLAIMER])
-        return (claimer & (_ALONE - 1)) - 1 if claimer > FREE else None
+        return (claimer & (_ALONE - 1)) - 1
 
     def was_alone(self, position: int) -> bool:
         """Whether the claimer of ``position`` said that it is busy with that order alone."""
-        return int(self._entries[position % CAPACITY][_CLAIMER]) > _ALONE
+        claimer = int(self._entries[position % CAPACITY][_CLAIMER])
+        return claimer > FREE and bool(claimer & _ALONE)
 
     def grown(self, position: int) -> tuple[int, int]:
         """The range that the claimer of ``position`` took or made while working on it: offset and bytes."""
@@ -182,8 +185,10 @@ class Board:
         until = int(self._header[_LEFT])
         return until > 0 and time.monotonic_ns() < until
 
-    def share_orders(self, seconds: float) -> None:
-        """Have workers claim no more than they are about to begin, for so long: somebody else takes the rest."""
+    def share_orders(self, seconds: float, taken: float = 0.0) -> None:
+        """Have workers claim no more than they are about to begin, for so long: somebody else takes the rest, and
+        lately so many a second."""
+        self._header[_TAKEN] = int(1000 * taken)
         self._header[_FEW] = time.monotonic_ns() + int(seconds * 1e9) if seconds > 0 else 0
 
     @property
@@ -191,6 +196,11 @@ class Board:
         """Whether somebody else takes orders, too."""
         until = int(self._header[_FEW])
         return until > 0 and time.monotonic_ns() < until
+
+    @property
+    def taken(self) -> float:
+        """Orders a second that somebody else takes."""
+        return int(self._header[_TAKEN]) / 1000 if self.shared else 0.0
 
     def wait(self, timeout: float | None = None) -> bool:
         """Block until something may be there to claim; False if nothing was for ``timeout`` seconds."""
@@ -204,23 +214,33 @@ class Board:
                 if not poll.poll(None if timeout is None else timeout * 1000):
                     return False
 
-    def claim(self, worker: int) -> Claim | None:
-        """Take the oldest posted order, or None if there is none."""
+    def claim(self, worker: int, skip: int = 0) -> Claim | None:
+        """Take the oldest posted order, or None if there is none. ``skip``: leave so many to others, if there are."""
         with self._locked():
-            while True:
-                head = int(self._header[_HEAD])
-                if head >= int(self._header[_TAIL]):
-                    return None
-                entry = self._entries[head % CAPACITY]
-                cancelled = entry[_CLAIMER] == CANCELLED
-                if not cancelled:
-                    # The claim stands before the head moves: were this process killed in between, the next
-                    # one would claim the same order again.
-                    entry[_CLAIMER] = worker + 1
+            head, tail = int(self._header[_HEAD]), int(self._header[_TAIL])
+            while head < tail and self._is_gone(head):
+                head += 1
+                self._header[_HEAD] = head
+            position = min(head + skip, tail - 1)
+            while position > head and self._entries[position % CAPACITY][_CLAIMER] != FREE:
+                position -= 1
+            if position < head:
+                return None
+            entry = self._entries[position % CAPACITY]
+            if position > head:
+                entry[_CLAIMER] = (worker + 1) | _EARLY
+            else:
+                # The claim stands before the head moves: were this process killed in between, the next one would
+                # claim the same order again.
+                entry[_CLAIMER] = worker + 1
                 self._header[_HEAD] = head + 1
-                if not cancelled:
-                    order, area, area_bytes, start, length = (int(word) for word in entry[:_CLAIMER])
-                    return Claim(head, order, (area, area_bytes), start, length)
+            order, area, area_bytes, start, length = (int(word) for word in entry[:_CLAIMER])
+            return Claim(position, order, (area, area_bytes), start, length)
+
+    def _is_gone(self, position: int) -> bool:
+        """Whether the order at ``position``, not yet behind the head, was taken back or claimed."""
+        claimer = int(self._entries[position % CAPACITY][_CLAIMER])
+        return claimer == CANCELLED or (claimer > FREE and bool(claimer & _EARLY))
 
     def mark_alone(self, claim: Claim) -> None:
         """Say that from now on this worker is busy with a claimed order and no other."""

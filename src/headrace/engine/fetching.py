@@ -52,6 +52,8 @@ class Fetched:
     spent: Spent
     to_disk: dict[int, bytes] = field(default_factory=dict)
     """Rows whose decoded form goes to the disk tier, and the samples' names there."""
+    begun: float = 0.0
+    """When it was claimed."""
     took: float = 0.0
     """Seconds from its claim to its last byte; ``spent.fetch`` is its part of them where others were fetched, too."""
 

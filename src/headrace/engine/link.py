@@ -83,10 +83,12 @@ class Link:
             os._exit(1)
 
     def claim(
-        self, idle: Callable[[], None] | None = None, has_enough: Callable[[], bool] = lambda: False
-    ) -> Claim | None:
-        """The next order, waiting for one; None once stopped. ``idle`` is called while there is none; ``has_enough``
-        says whether this worker leaves it to others, if there are any who take some, too."""
+        self, idle: Callable[[], None] | None = None, has_enough: Callable[[], bool] = lambda: False,
+        skip: Callable[[float], int] | None = None,
+    ) -> Claim | None:  # fmt: skip
+        """The next order, waiting for one; None once stopped. ``idle`` is called while there is none. If there are
+        others who take orders, too: ``has_enough`` says whether this worker leaves it to them, and ``skip`` how many
+        it leaves to them, where they take so many a second."""
         while True:
             while not self.board.wait(None if idle is None else self.pause.seconds):
                 assert idle is not None
@@ -100,7 +102,7 @@ class Link:
                     time.sleep(_LEFT)
                 self.board.wake(1)  # (the order may still be there)
                 continue
-            claim = self.board.claim(self.claimer)
+            claim = self.board.claim(self.claimer, 0 if skip is None else skip(self.board.taken))
             if claim is not None:
                 return claim
 

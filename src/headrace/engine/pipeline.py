@@ -27,6 +27,7 @@ from headrace.engine.share import SharedStore
 from headrace.engine.store import Store
 from headrace.engine.worker import RemoteError
 from headrace.planning import IdlePause, fetched_ahead
+from headrace.planning.helping import Few
 from headrace.planning.idling import SOON
 from headrace.planning.window import ORDERS
 from headrace.recipes.program import Program
@@ -69,6 +70,7 @@ class RowPipeline:
         self._gate.on_room = self._fetch_more
         self._fetchers = 0
         self._most_fetchers = ORDERS
+        self._few = Few()
         self._handing = threading.Lock()
         self._under_way = 0
         """Orders that were claimed and are not finished."""
@@ -158,9 +160,12 @@ class RowPipeline:
         room = 0.0
         try:
             while self._gate.enter():
-                claim = self._link.claim(self._idle if self._fills else None, self._has_enough)
+                claim = self._link.claim(
+                    self._idle if self._fills else None, self._has_enough, self._few.skip
+                )
                 if claim is None:
                     break
+                begun = time.monotonic()
                 order = self._stages.load(claim)
                 self._layout = order.layout
                 if self._ahead is not None:
@@ -179,6 +184,7 @@ class RowPipeline:
                     fetched = self._stages.fetch(order, claim)
                     # Of the order before: this one's is not known before it is gone.
                     fetched.spent.wait_room = room
+                    fetched.begun = begun
                     room = self._hand_on(fetched)
                 finally:
                     self._gate.end(enters=True)
@@ -194,8 +200,8 @@ class RowPipeline:
             self._queue.close()
 
     def _has_enough(self) -> bool:
-        """Whether there is one order to prepare and one to go on with."""
-        return self._under_way > max(1, self._wanted)
+        """Whether others may have the next order, if there are any."""
+        return self._few.enough(self._under_way, self._wanted)
 
     def _hand_on(self, fetched: Fetched) -> float:
         """To those who prepare; the seconds for which there was no room there, counted once however many wait."""
@@ -262,7 +268,10 @@ class RowPipeline:
             # Waiting longer than the fetch took was waiting for an order, which is no fault of storage.
             fetched.spent.wait_fetch = min(waited, fetched.took)
             fetched.spent.wait_order = waited - fetched.spent.wait_fetch
+            begun = time.monotonic()
             done = self._stages.prepare(fetched, program, measured)
+            now = time.monotonic()
+            self._few.saw(fetched.took, now - begun, now - fetched.begun)
             if turn is not None:
                 following = self._queue.peek()
                 turn.pass_on(None if following is None else following.order.sequence)

@@ -17,7 +17,15 @@ from headrace.loader.place import find_place, ranks_here
 from headrace.loader.sharing import Sharing
 from headrace.loader.spec import LoaderSpec
 from headrace.loader.staffing import Staffing
-from headrace.planning import Bridge, Staff, ahead_at_first, most_ahead, rows_per_order, rows_worth_while
+from headrace.planning import (
+    Bridge,
+    Staff,
+    ahead_at_first,
+    most_ahead,
+    rows_among,
+    rows_per_order,
+    rows_worth_while,
+)
 
 _SPARE = 16
 """Of the memory that is free, one part in so many may hold batches that wait, over all ranks."""
@@ -28,24 +36,40 @@ _LOOK = 16
 class RecipeOrders:
     """Orders and depth as a session begins."""
 
-    def __init__(self, spec: LoaderSpec, staffing: Staffing, sharing: Sharing | None) -> None:
-        self.size = spec.batches.size
+    def __init__(
+        self,
+        spec: LoaderSpec,
+        staffing: Staffing,
+        sharing: Sharing | None,
+        helpers: Callable[[], int] = int,
+    ) -> None:
+        """``helpers``: how many there are on other nodes, who make orders when hands are short here."""
+        self.size, self.helpers = spec.batches.size, helpers
         size, hands, chosen = self.size, staffing.hands, spec.work.ahead
         shared: dict[str, Any] = {} if sharing is None else {"shared": True, "ranks": sharing.world_size}
+        self.shared = shared
         collates = spec.data.collator is not None
-        self.rows = None if collates else rows_per_order(size, hands, **shared)
+        self.rows = None if collates else self.cut(hands, helpers())
         """Of an order; None: it is a whole batch, as one worker collates it."""
         self.tunes = chosen is None and self.rows is not None
         """More are ahead where that is seen to help."""
         self.follows_hands = chosen is None and self.rows is None
         """Each hand has a batch of its own."""
-        self.shared = shared
         if chosen is not None:
             self.ahead = chosen
         elif self.rows is None:
             self.ahead = max(1, staffing.workers + hands)
         else:
-            self.ahead = max(1, ahead_at_first(size, hands, self.rows, **shared))
+            # (helpers need something to do: what is on the board shows whether they are wanted)
+            self.ahead = max(1, ahead_at_first(size, hands + helpers(), self.rows, **shared))
+
+    def cut(self, hands: int, helpers: int) -> int:
+        """Rows of an order, at first. ``helpers``: those who make orders, too."""
+        return (
+            rows_among(self.size, hands, helpers)
+            if helpers
+            else rows_per_order(self.size, hands, **self.shared)
+        )
 
 
 class RecipeDepth(HostDepth):
@@ -60,7 +84,8 @@ class RecipeDepth(HostDepth):
         self._room = 0
         """Batches that memory can be spared for."""
         self._nbytes = 0
-        self._batches, self._cpu, self._decoded = 0, 0.0, 0.0
+        self._batches, self._cpu, self._decoded, self._helped = 0, 0.0, 0.0, 0.0
+        self._helpers = orders.helpers()
         if orders.tunes:
             host.spare = 1
 
@@ -107,7 +132,8 @@ class RecipeDepth(HostDepth):
         super().taken(company=company, nbytes=nbytes, extra=extra)
 
     def _size_orders(self, company: int) -> None:
-        """Make orders larger where what they cost besides is much of what they take, as far as memory allows.
+        """Make orders larger where what they cost besides is much of what they take, as far as memory allows; and
+        smaller where others make some, too.
 
         (With others not as long as something has to be decoded: what is drawn ahead keeps memory that all share.)
         """
@@ -115,15 +141,22 @@ class RecipeDepth(HostDepth):
         if not self._room or self._batches % _LOOK:
             return
         host, orders, spent = self._host, self._orders, self._host.totals.spent
-        cpu, decoded = spent.cpu - self._cpu, spent.decoded - self._decoded
-        self._cpu, self._decoded = spent.cpu, spent.decoded
-        before = host.coordinator.rows_per_order
-        if before is None or cpu <= 0 or (company and decoded):
-            return
-        rows = rows_worth_while(
-            orders.size, self._depth.hands, before, cpu / (_LOOK * orders.size), self._nbytes
+        cpu, decoded, helped = (
+            spent.cpu - self._cpu,
+            spent.decoded - self._decoded,
+            spent.helped - self._helped,
         )
-        ahead = ahead_at_first(orders.size, self._depth.hands, rows, **orders.shared)
+        self._cpu, self._decoded, self._helped = spent.cpu, spent.decoded, spent.helped
+        before = host.coordinator.rows_per_order
+        if before is None:
+            return
+        rows, hands, helpers = before, self._depth.hands, orders.helpers() if helped else 0
+        if helpers != self._helpers:
+            rows = orders.cut(hands, helpers)
+        self._helpers = helpers
+        if cpu > 0 and not helpers and not (company and decoded):
+            rows = rows_worth_while(orders.size, hands, rows, cpu / (_LOOK * orders.size), self._nbytes)
+        ahead = ahead_at_first(orders.size, hands + helpers, rows, **orders.shared)
         if rows == before or ahead > self._room:
             return
         host.coordinator.rows_per_order = rows

@@ -83,7 +83,8 @@ class RecipeSession(Hosted):
         if sharing is not None:
             budgets = dict.fromkeys(budgets, 0)  # the cache is the shared host's
         self._batched = spec.batches.batched
-        orders = RecipeOrders(spec, self._staffing, sharing)
+        helpers = int if pool is None else lambda: pool.helpers
+        orders = RecipeOrders(spec, self._staffing, sharing, helpers)
         program = compile_recipe(recipe, caches_decoded=self.caches_decoded)
         layout = program.layout if self.collator is None else None
         parts = HostParts.build(len(recipe.source), {**budgets, Form.AUGMENTED: 0})

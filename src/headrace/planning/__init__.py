@@ -7,7 +7,7 @@ from headrace.planning.depth import Depth, deepen
 from headrace.planning.disk import decoded_share
 from headrace.planning.idling import IdlePause, fetched_ahead
 from headrace.planning.measured import Means, Measured, Spent
-from headrace.planning.orders import ahead_at_first, most_ahead, rows_per_order, rows_worth_while
+from headrace.planning.orders import ahead_at_first, most_ahead, rows_among, rows_per_order, rows_worth_while
 from headrace.planning.placement import CpuSets, Ranks, cpu_sets
 from headrace.planning.planner import LOOK_EVERY, Planner
 from headrace.planning.remedies import Curve, Remedy
@@ -48,6 +48,7 @@ __all__ = [
     "most_ahead",
     "most_ahead_of_need",
     "reconsider",
+    "rows_among",
     "rows_per_order",
     "rows_worth_while",
     "search",

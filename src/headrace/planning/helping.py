@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 _AHEAD = 3
@@ -22,10 +23,12 @@ class Help:
         """Of one batch."""
         self.rows = 16
         """Of one order."""
+        self._seen: deque[int] = deque(maxlen=_AHEAD)
 
     def saw(self, rows: int, count: int) -> None:
         """An order of ``count`` of a batch's ``rows`` rows."""
-        self.rows = max(1, count)
+        self._seen.append(count)
+        self.rows = max(1, *self._seen)  # (the last order of a batch has what is left)
         self._orders = max(1, -(-rows // self.rows))
 
     def wanted(self, backlog: int) -> bool:
@@ -82,6 +85,36 @@ class Yielding:
     def _start(self, now: float, *, yields: bool, seconds: float = 0.0) -> None:
         self.yields, self._begun, self._counted = yields, now, None
         self._until = now + max(seconds, self._TRIAL)
+
+
+class Few:
+    """Orders that a worker has while others take some, too. How many: as many as keep it busy, and one to go on with;
+    what it had claimed beyond these would wait here while others have nothing to do. And which: those that others get
+    to when it is done with them; batches are handed out in order, and would wait for the slowest."""
+
+    _MOST = 2.0
+    _LATEST, _FORGET = 0.2, 0.05
+    _MARGIN = 1.5
+
+    def __init__(self) -> None:
+        self._fetching = self._preparing = self._whole = 0.0
+
+    def saw(self, fetching: float, preparing: float, whole: float) -> None:
+        """Seconds of an order: to fetch and to prepare it, and from its claim to its end."""
+        self._whole = max(whole, self._whole + self._FORGET * (whole - self._whole))
+        weight = self._LATEST if self._preparing else 1.0
+        self._fetching += weight * (fetching - self._fetching)
+        self._preparing += weight * (preparing - self._preparing)
+
+    def enough(self, under_way: int, threads: int) -> bool:
+        """Whether so many orders are enough for so many threads that prepare. (While one is prepared, others are
+        fetched: the more of them, the longer that takes.)"""
+        each = 1.0 + (self._fetching / self._preparing if self._preparing else 0.0)
+        return under_way > max(1, threads) * min(each, self._MOST)
+
+    def skip(self, taken: float) -> int:
+        """Orders that are left to others, who take so many a second."""
+        return int(self._MARGIN * taken * self._whole)
 
 
 def choose(helpers: Sequence[tuple[int, float]]) -> int | None:

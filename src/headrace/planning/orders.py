@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 _MOST_ROWS = 64
+_LEAST_ELSEWHERE = 8
 _WORTH = 16e-3
 """Seconds of work that make an order worth what it costs besides, which is about one in fifteen of these."""
 _ROUNDS, _ROUNDS_BYTES = 4, 32 << 20
@@ -22,6 +23,13 @@ def rows_per_order(batch_size: int, hands: int, *, shared: bool = False, ranks: 
         parts = max(1, hands // 2) if ranks == 1 else 2 * -(-hands // 2)
     # Very large batches take larger orders: the board has room for so many.
     return max(4, min(_MOST_ROWS, -(-batch_size // parts)), -(-batch_size // 512))
+
+
+def rows_among(batch_size: int, hands: int, helpers: int) -> int:
+    """Rows of an order where helpers on other nodes make some, too. They are of another speed than the hands here,
+    and a batch waits for the slowest: so each has a small part, but one that is worth a message between machines."""
+    rows = min(batch_size, max(_LEAST_ELSEWHERE, rows_per_order(batch_size, hands + helpers)))
+    return -(-batch_size // max(1, batch_size // rows))
 
 
 def rows_worth_while(batch_size: int, hands: int, rows: int, seconds: float, nbytes: int = 0) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -31,6 +31,15 @@ def make_cpuset(name: str, cpu: int) -> str:
 def enter(cgroup: str) -> None:
     """Have this process in a control group."""
     Path(cgroup, "cgroup.procs").write_text(str(os.getpid()))
+
+
+def move(nodes: Iterable[str], cgroup: str) -> None:
+    """Have all that runs in some network namespaces in a control group."""
+    for name in nodes:
+        listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
+        for pid in listed.stdout.split():
+            with contextlib.suppress(OSError):
+                Path(cgroup, "cgroup.procs").write_text(pid)
 
 
 @contextlib.contextmanager

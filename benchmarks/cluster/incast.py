@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 import numpy as np
 from benchmarks.bucket.network import inside
-from benchmarks.cluster.groups import busy, enter, make_cpuset
+from benchmarks.cluster.groups import busy, enter, make_cpuset, move
 from benchmarks.cluster.network import Lan, address
 
 from headrace.cluster.messages import Node, View
@@ -32,7 +32,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 SENDERS = 8
 RATE, QUEUE = "200mbit", "5ms"
 MEMORY = 64 << 20
-IMAGES = 2400
+IMAGES = 4800
+BATCHES = (256, 32)
+"""Images of a batch: as they are trained with, and as few as take no longer than rows are on their way."""
 
 
 class Incast:
@@ -85,14 +87,14 @@ class Incast:
             "HEADRACE_HOST_IDLE": "1",
         }
 
-    def measure(self, *, paced: bool, epochs: int = 2) -> dict[str, Any]:
+    def measure(self, batch: int, *, paced: bool, epochs: int = 3) -> dict[str, Any]:
         """A job on the first node."""
         own, others = make_cpuset("rank", 0), make_cpuset("rest", 1)
-        self._move(others)
+        move(self.lan.nodes, others)
         before = self.lan.moved(self.lan.nodes[0])[0]
         command = [
             *inside(self.lan.nodes[0]), sys.executable, "-m", "benchmarks.cluster.job", "headrace", "--source",
-            str(self._photos), "--workers", "1", "--epochs", str(epochs),
+            str(self._photos), "--workers", "1", "--epochs", str(epochs), "--batch", str(batch),
         ]  # fmt: skip
         environment = {**self.environment(0), "HEADRACE_PACING": "1" if paced else "0"}
         with busy(own):
@@ -118,13 +120,6 @@ class Incast:
             "cluster": cluster,
             "waits_ms": [round(1000 * one) for one in waits.tolist()],
         }
-
-    def _move(self, cgroup: str) -> None:
-        for name in self.lan.nodes:
-            listed = subprocess.run(["ip", "netns", "pids", name], capture_output=True, text=True)
-            for pid in listed.stdout.split():
-                with contextlib.suppress(OSError):
-                    Path(cgroup, "cgroup.procs").write_text(pid)
 
     def close(self) -> None:
         """End all of it."""
@@ -156,8 +151,9 @@ def main() -> None:
     """Only this, for a look."""
     incast = Incast(Path(sys.argv[1]))
     try:
-        for paced in (True, False):
-            print(paced, incast.measure(paced=paced, epochs=2))
+        for batch in BATCHES:
+            for paced in (True, False):
+                print(batch, paced, incast.measure(batch, paced=paced))
     finally:
         incast.close()
 

@@ -15,7 +15,7 @@ from typing import Any
 SIZE, BATCH = 160, 32
 
 
-def headrace(share: bool | str, workers: int, source: str) -> Iterator[Any]:
+def headrace(share: bool | str, workers: int, source: str, batch: int) -> Iterator[Any]:
     """headrace's loader; epochs, one after the other."""
     import headrace as hr
 
@@ -27,7 +27,7 @@ def headrace(share: bool | str, workers: int, source: str) -> Iterator[Any]:
     # (the cache of one machine would hide what the cluster does: it is made too small for anything)
     options: dict[str, Any] = {"cache": 0} if share is False else {"cache": "1MiB", "sampling": "uniform"}
     loader = hr.DataLoader(
-        recipe, batch_size=BATCH, shuffle=True, num_workers=workers, share=share, **options
+        recipe, batch_size=batch, shuffle=True, num_workers=workers, share=share, **options
     )
     while True:
         yield loader
@@ -128,10 +128,11 @@ def main() -> None:
     parser.add_argument("--meet", default="", help="a folder in which ranks meet before each epoch")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--name", default="0")
+    parser.add_argument("--batch", type=int, default=BATCH, help="images of a batch, for headrace")
     options = parser.parse_args()
     loaders = {
-        "headrace": lambda: headrace("ray", options.workers, options.source),
-        "alone": lambda: headrace(False, options.workers, options.source),
+        "headrace": lambda: headrace("ray", options.workers, options.source, options.batch),
+        "alone": lambda: headrace(False, options.workers, options.source, options.batch),
         "torch": lambda: torch_obstore(options.workers),
         "ray": lambda: ray_data(options.workers),
         "tf": lambda: tf_data(options),

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from benchmarks.bucket.network import inside
 from benchmarks.cluster import storage
+from benchmarks.cluster.groups import move
 from benchmarks.cluster.network import Lan, address
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -58,17 +59,10 @@ class RayNodes:
     def kept_to(self, cgroup: str) -> Iterator[None]:
         """Have all that Ray runs, and will start meanwhile, in a control group."""
         try:
-            self._move(cgroup)
+            move(self.lan.nodes, cgroup)
             yield
         finally:
-            self._move(str(Path(cgroup).parent))
-
-    def _move(self, cgroup: str) -> None:
-        for node in self.lan.nodes:
-            listed = subprocess.run(["ip", "netns", "pids", node], capture_output=True, text=True)
-            for pid in listed.stdout.split():
-                with contextlib.suppress(OSError):
-                    Path(cgroup, "cgroup.procs").write_text(pid)
+            move(self.lan.nodes, str(Path(cgroup).parent))
 
     def lose(self, node: int) -> None:
         """End everything that runs on a node, without a word."""

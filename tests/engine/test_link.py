@@ -17,6 +17,7 @@ class Board:
     """One on which there is no order for some waits."""
 
     left = shared = False
+    taken = 0.0
 
     def __init__(self, empty: int) -> None:
         self.empty = empty
@@ -27,7 +28,7 @@ class Board:
         self.waits.append(timeout)
         return len(self.waits) > self.empty
 
-    def claim(self, worker: int) -> Claim:
+    def claim(self, worker: int, skip: int) -> Claim:
         """The order."""
         return CLAIM
 

@@ -48,17 +48,17 @@ def test_orders_are_small_while_others_help_and_as_ever_where_they_do_not(
     monkeypatch.setattr(recipe_depth.environment, "fixed_staff", lambda: True)
     there = 8
     orders, alone = orders_of(64, lambda: there), orders_of(64, lambda: 0)
-    assert (orders.rows, alone.rows) == (8, 32)
-    assert orders.ahead * 64 > 2 * 9 * 8, "each helper has something to do from the first batch on"
+    assert (orders.rows, alone.rows) == (16, 32)
+    assert orders.ahead * 64 > 2 * 9 * 16, "each helper has something to do from the first batch on"
     host = FakeHost(orders)
     depth = RecipeDepth(host, orders, SimpleNamespace(hands=1, workers=1), 0)  # type: ignore[arg-type]
     depth.laid_out(RowLayout((Field((8, 8, 3), "uint8"),)))
     go_on(depth, host, rows=1024, helped=900)
-    assert host.coordinator.rows_per_order == 8
+    assert host.coordinator.rows_per_order == 16
     go_on(depth, host, rows=1024, helped=0)
     assert host.coordinator.rows_per_order == 32, "nobody helps, and orders are as large as is worth while"
     go_on(depth, host, rows=1024, helped=10)
-    assert host.coordinator.rows_per_order == 8
+    assert host.coordinator.rows_per_order == 16
     there = 0  # (they are gone, and what came last came from them)
     go_on(depth, host, rows=1024, helped=10)
     assert host.coordinator.rows_per_order == 32

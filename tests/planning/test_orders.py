@@ -34,7 +34,7 @@ def test_orders_are_few_enough_for_the_board_and_many_enough_for_the_hands(batch
 def test_orders_that_others_make_too_are_small_and_all_but_even(batch: int, hands: int, helpers: int) -> None:
     rows = rows_among(batch, hands, helpers)
     orders = -(-batch // rows)
-    assert min(batch, 8) <= rows <= max(2 * 64, batch // 256) and orders <= 512
+    assert min(batch, 16) <= rows <= max(2 * 64, batch // 256) and orders <= 512
     assert batch - (orders - 1) * rows > rows - orders, "none has only what is left"
 
 

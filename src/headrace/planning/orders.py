@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 _MOST_ROWS = 64
-_LEAST_ELSEWHERE = 8
+_LEAST_ELSEWHERE = 16
 _WORTH = 16e-3
 """Seconds of work that make an order worth what it costs besides, which is about one in fifteen of these."""
 _ROUNDS, _ROUNDS_BYTES = 4, 32 << 20

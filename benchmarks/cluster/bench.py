@@ -36,6 +36,8 @@ RANK_CPUS = 0.3
 """CPUs of a rank whose node has none left: for its loop, and for taking rows in."""
 _PATIENCE, _PATIENCE_QUICK = 600.0, 100.0
 """Seconds after which jobs that are not done are given up."""
+_RAY_DATA = 240.0
+"""And those of Ray Data, of which several at a time were seen to wait for each other's resources without end."""
 CONTENDERS = ("torch", "ray", "tf", "alone", "headrace")
 Run = dict[str, Any]
 
@@ -169,7 +171,8 @@ class ClusterBench:
                         preexec_fn=(lambda: enter(cgroup)) if cgroup else None,
                     )
                 )
-            out, until = [], time.monotonic() + (_PATIENCE_QUICK if self.quick else _PATIENCE)
+            patience = _PATIENCE_QUICK if self.quick else _RAY_DATA if name == "ray" else _PATIENCE
+            out, until = [], time.monotonic() + patience
             for process in processes:
                 try:
                     said, error = process.communicate(timeout=max(1.0, until - time.monotonic()))

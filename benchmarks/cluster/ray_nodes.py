@@ -46,7 +46,7 @@ class RayNodes:
         )
         command = [
             *inside(self.lan.nodes[node]), sys.executable, "-m", "ray.scripts.scripts", "start", *where, "--block",
-            f"--node-ip-address={address(node)}", f"--num-cpus={self._cpus}", "--object-store-memory=100000000",
+            f"--node-ip-address={address(node)}", f"--num-cpus={self._cpus}", "--object-store-memory=400000000",
             "--disable-usage-stats", *([f"--temp-dir={self._place / 'ray'}"] if not node else []),
         ]  # fmt: skip
         with open(self._place / f"ray{node}.log", "wb") as log:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import json
 import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import ray
 import torch
-from ray import train, tune
-from ray.train.torch import TorchConfig, TorchTrainer, prepare_data_loader
-from ray.train.v2.api.config import RunConfig, ScalingConfig
+from ray import train
+from ray.train.torch import prepare_data_loader
 
 import headrace as hr
 from headrace.cluster import on_ray
-from tests.trainers.job_ray import start_ray
+from tests.trainers.job_ray import start_ray, train_and_tune
 
 EPOCHS = 2
 
@@ -60,20 +58,9 @@ def _trial(config: dict[str, Any]) -> dict[str, float]:
 
 if __name__ == "__main__":
     config = {"folder": sys.argv[1], "out": sys.argv[2]}
-    with start_ray(), tempfile.TemporaryDirectory() as storage:
+    with start_ray():
         on_ray.start(ray, on_ray.Terms("64MiB", cpus=1))
-        TorchTrainer(
-            _loop,
-            train_loop_config=config,
-            torch_config=TorchConfig(backend="gloo"),
-            scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
-            run_config=RunConfig(storage_path=storage),
-        ).fit()
-        space = {**config, "trial": tune.grid_search([0, 1])}
-        tune.Tuner(
-            tune.with_resources(_trial, {"cpu": 1}), param_space=space,
-            run_config=tune.RunConfig(storage_path=storage, verbose=0),
-        ).fit()  # fmt: skip
+        train_and_tune(_loop, _trial, config)
         fetched = sum(one.fetched for one in on_ray.statuses(ray) or [])
         Path(config["out"], "fetched.json").write_text(json.dumps(fetched))
         on_ray.stop(ray)

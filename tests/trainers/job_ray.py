@@ -79,11 +79,11 @@ def start_ray() -> Iterator[None]:
         ray.shutdown()
 
 
-if __name__ == "__main__":
-    config = {"folder": str(FOLDER), "out": str(OUT)}
-    with start_ray(), tempfile.TemporaryDirectory() as storage:
+def train_and_tune(loop: Any, trial: Any, config: dict[str, Any]) -> None:
+    """Two workers of Ray Train's, then two trials of Ray Tune's."""
+    with tempfile.TemporaryDirectory() as storage:
         TorchTrainer(
-            _loop,
+            loop,
             train_loop_config=config,
             torch_config=TorchConfig(backend="gloo"),
             scaling_config=ScalingConfig(num_workers=2, use_gpu=False),
@@ -91,6 +91,12 @@ if __name__ == "__main__":
         ).fit()
         space = {**config, "trial": tune.grid_search([0, 1])}
         tune.Tuner(
-            tune.with_resources(_trial, {"cpu": 1}), param_space=space,
+            tune.with_resources(trial, {"cpu": 1}), param_space=space,
             run_config=tune.RunConfig(storage_path=storage, verbose=0),
         ).fit()  # fmt: skip
+
+
+if __name__ == "__main__":
+    config = {"folder": str(FOLDER), "out": str(OUT)}
+    with start_ray():
+        train_and_tune(_loop, _trial, config)

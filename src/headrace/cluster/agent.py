@@ -36,6 +36,7 @@ from headrace.cluster.messages import (
 from headrace.cluster.nixl_rows import NixlReceiving, NoNixl, try_nixl
 from headrace.cluster.pooled import Pool
 from headrace.cluster.rows import BESIDE, Receiving, WireReceiving
+from headrace.cluster.wanting import Wanting
 from headrace.coordinate.messages import Command, Order, OrderDone, Stop
 from headrace.core import environment
 from headrace.core.errors import HostRefused, ProtocolError
@@ -44,7 +45,7 @@ from headrace.engine.board import Claim
 from headrace.engine.link import Link
 from headrace.engine.task import RecipeTask
 from headrace.planning import Spent
-from headrace.planning.helping import Help, Yielding, choose
+from headrace.planning.helping import choose
 from headrace.planning.pacing import Pace
 
 _TAKEN = 5.0
@@ -60,8 +61,8 @@ _REFUSED = 60.0
 """And one that cannot prepare these rows."""
 _MISTRUST = 60.0
 """Seconds for which rows of a helper's come over the wire after NIXL did not get any through."""
-_LATELY = 1.0
-"""Seconds for which help is taken to be wanted still, and for which workers leave orders alone unless told again."""
+_LEAVING = 1.0
+"""Seconds for a thread to let go of what NIXL has."""
 _POLL, _IDLE = 0.004, 0.1
 """Seconds between looks at the board: where somebody could help, and where nobody is there to."""
 _FIRST, _MOST = 4 << 20, 256 << 20
@@ -144,15 +145,8 @@ class Agent:
         self._in_flight = 0
         self._stopped = False
         self._said: set[str] = set()
-        self._help = Help(assistance.workers)
-        self._yielding, self._yields, self._told = Yielding(), False, 0.0
-        self._shared = 0.0
-        """When workers were last told that others take orders, too."""
-        self._taken = 0
-        """Orders taken since."""
+        self._wanting = Wanting(link.board, assistance.workers)
         self._looked = 0.0
-        self._wanted = 0.0
-        """When help was last wanted."""
         if task.layout is not None:
             self._lay_out(task.layout)
 
@@ -175,48 +169,30 @@ class Agent:
                 self._make(*order)
                 continue
             line = self._free_line()
-            yields = self._decide()
-            if self._layout is None and self._help.wanted(self._link.board.backlog()):
+            yields = self._wanting.decide(helped=any(one.ready for one in self._lines.values()))
+            if self._layout is None and self._wanting.now():
                 self._make_first()
                 continue
-            if line is None or not (yields or self._help.wanted(self._link.board.backlog())):
+            if line is None or not (yields or self._wanting.now()):
                 with self._changed:
                     self._changed.wait(_POLL if self._lines else _IDLE)
                 continue
             claim = self._link.board.claim(self._link.claimer)
             if claim is not None:
-                self._taken += 1
+                self._wanting.took()
                 self._entrust(line, claim)
             else:  # (what is there has been claimed by workers that reached farther)
                 with self._changed:
                     self._changed.wait(_POLL)
-        self._link.board.leave_orders(0.0)
+        self._wanting.close()
         lines = list(self._lines.values())
         for line in lines:
             if line.wire is not None:
                 line.wire.shut()
         for line in lines:  # (what NIXL has has to be let go before this process ends)
             if line.thread is not None:
-                line.thread.join(_LATELY)
+                line.thread.join(_LEAVING)
         self._stages.close()
-
-    def _decide(self) -> bool:
-        """Whether this rank's workers leave all orders to helpers, just now."""
-        board, now = self._link.board, time.monotonic()
-        helped = any(one.ready for one in self._lines.values())
-        wanted = self._help.wanted(board.backlog()) or now - self._wanted < _LATELY
-        if wanted and self._help.wanted(board.backlog()):
-            self._wanted = now
-        yields = self._yielding.look(now, board.claimed, wanted=wanted, helped=helped)
-        if yields != self._yields or (yields and now > self._told + _LATELY / 2):
-            board.leave_orders(_LATELY if yields else 0.0)
-            self._yields, self._told = yields, now
-        if helped and now > self._shared + _LATELY / 2:
-            # (what a worker has claimed long before it gets to it, batches wait for that others are done with; and it
-            # is not seen that help is wanted)
-            board.share_orders(_LATELY, self._taken / (now - self._shared) if self._shared else 0.0)
-            self._shared, self._taken = now, 0
-        return yields
 
     def _make_first(self) -> None:
         """Make an order, to see how rows look: where code of the user's makes them, orders say so."""
@@ -236,7 +212,7 @@ class Agent:
         """Have a helper make an order."""
         order = self._stages.load(claim)
         count = len(order.indices) // 8
-        self._help.saw(order.rows, count)
+        self._wanting.help.saw(order.rows, count)
         if order.alone:
             # It may be what killed a worker: nothing is to be lost with it.
             while any(one.pending for one in self._lines.values()) and not self._stopped:
@@ -310,7 +286,7 @@ class Agent:
     def _free_line(self) -> _Line | None:
         """The helper that is likely to be done first, if bytes may come."""
         with self._lock:
-            if not self._pace.may_go(self._help.rows * self._row, self._in_flight):
+            if not self._pace.may_go(self._wanting.help.rows * self._row, self._in_flight):
                 return None
             lines = [one for one in self._lines.values() if one.ready and not one.over]
             place = choose([(len(one.pending), one.usual) for one in lines])
@@ -367,7 +343,7 @@ class Agent:
                 reply, _ = ask(connection, teach, _LISTING)
             except HostRefused as error:
                 rest = _REFUSED
-                self._tell(f"node {line.node.id} ({line.node.host}) prepares no rows for this job: {error}")
+                self._tell(line.node, str(error))
                 raise
             if not isinstance(reply, Opened) or reply.samples != self._row:
                 raise ProtocolError(f"{connection.name} makes other rows")
@@ -400,11 +376,11 @@ class Agent:
             elif line.wire is not None:
                 line.wire.close()
 
-    def _tell(self, text: str) -> None:
-        """Say something once, however many helpers say it."""
-        reason = text.partition(": ")[2]
+    def _tell(self, node: Node, reason: str) -> None:
+        """A helper prepares no rows: say why, once, however many say it."""
         if reason not in self._said:
             self._said.add(reason)
+            text = f"node {node.id} ({node.host}) prepares no rows for this job: {reason}"
             warnings.warn(text, stacklevel=2)
 
     def _receive(self, line: _Line, connection: Wire, receiving: Receiving) -> None:

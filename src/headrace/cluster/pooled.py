@@ -97,8 +97,6 @@ class PooledSource:
         """Servers that do not know the dataset, and when they are asked again."""
         self._usual: dict[str, float] = {}
         """Seconds that servers take to answer."""
-        self._size = float(_SAMPLE)
-        """Bytes of a sample, about."""
         self._ways, self._stored = Ways(), 0
         """Which way is the faster one; and how often this node's server had read storage when it last said so."""
         self._missed = 0.0
@@ -172,7 +170,11 @@ class PooledSource:
     def _by_node(self, node: Node, samples: int) -> bool:
         """Whether a node is asked, rather than storage."""
         with self._lock:
-            return self._ways.by_node(node.incarnation, samples * self._size, now=time.monotonic())
+            return self._ways.by_node(node.incarnation, samples * self._size(), now=time.monotonic())
+
+    def _size(self) -> float:
+        """Bytes of a sample, about."""
+        return self._ways.size or _SAMPLE
 
     def _members(self) -> Members | None:
         """The servers; None where this node has none just now."""
@@ -214,7 +216,7 @@ class PooledSource:
                     continue
                 if node.id != members.node:
                     # (who waits for room takes in what it has asked for meanwhile: others may wait for that)
-                    while (room := members.window.ask(int(len(rows) * self._size), wait=not asked)) is None:
+                    while (room := members.window.ask(int(len(rows) * self._size()), wait=not asked)) is None:
                         total = total.and_also(self._take(members, asked.popleft(), out))
                 connection = self._ask(members, node, samples[rows])
                 if connection is not None:
@@ -230,8 +232,6 @@ class PooledSource:
                     members.window.answered(request.room)
         with self._lock:
             self._pooled = self._pooled.and_also(total)
-            if total.samples:
-                self._size += 0.1 * (total.nbytes / total.samples - self._size)
 
     def _ask(self, members: Members, node: Node, samples: NDArray[np.int64]) -> Wire | None:
         want = encode(Want(self._pool.dataset, samples.tobytes()))

@@ -1,0 +1,111 @@
+"""What a helper has been taught: a recipe that is ready to be used by each of its threads."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from headrace.cache.arena import Arena
+from headrace.cluster.messages import Grant, Teach
+from headrace.cluster.pooled import Pool, PooledSource
+from headrace.coordinate.messages import Order
+from headrace.core.errors import OptionError
+from headrace.core.forms import Form
+from headrace.core.layout import RowLayout
+from headrace.engine.board import Board
+from headrace.engine.rows import RowStages
+from headrace.engine.task import RecipeTask
+from headrace.recipes.plain import source_from_plain
+from headrace.recipes.program import Program
+from headrace.recipes.recipe import Recipe
+
+_PROBES = 8
+"""Samples of which one has to be good, to see how rows look."""
+_generators = threading.Lock()
+"""Of random numbers, which all threads of a process share: who draws from them is alone."""
+
+
+class Known:
+    """A recipe that is ready to be used by each thread."""
+
+    def __init__(self, teach: Teach, path: str, code: tuple[str, ...]) -> None:
+        source = source_from_plain(json.loads(teach.source))
+        if source.fingerprint() != teach.dataset:
+            raise OptionError("this node sees other files there than the job does")
+        pool = Pool(path, teach.dataset, teach.source)
+        recipe = Recipe.from_dict(
+            json.loads(teach.definition), source=PooledSource(source, pool), trust_code=code
+        )
+        if recipe.collate is not None:
+            raise OptionError("collate= is called with whole batches, which helpers have not")
+        # (of other versions of the same code, rows may look alike)
+        if recipe.share_key(Form.AUGMENTED) != teach.key:
+            raise OptionError(
+                "this node has other code, or another headrace, than the job: rows would differ"
+            )
+        self._task = RecipeTask(recipe, None, None, teach.decoded)
+        self.samples = len(source)
+        self.layout = self._find_layout()
+        self._task = replace(self._task, layout=self.layout)
+        self.row = sum(field.nbytes for field in self.layout.fields)
+        self._here = threading.local()
+        self._alone = recipe.user_randomness
+
+    def _find_layout(self) -> RowLayout:
+        """How rows look. Where code of the user's makes them, only a first one shows it."""
+        program = self._task.compile()
+        arena = Arena()
+        stages = self._task.stages(arena, Board(arena)) if program.layout is None else None
+        for index in range(min(_PROBES, self.samples)):
+            if stages is None:
+                break
+            order = Order(-1, 0, 0, 1, 0, 0, 0, 0, np.array([index], np.int64).tobytes())
+            with _generators:
+                stages.prepare(stages.fetch(order, None), program)
+            if program.layout is not None:
+                break
+        if program.layout is None:
+            raise OptionError("rows of this recipe are of no known size")
+        return program.layout
+
+    def make(self, grant: Grant) -> tuple[list[Any], list[tuple[int, str, str]], float]:
+        """See ``Bench``."""
+        with _generators if self._alone else contextlib.nullcontext():
+            return self.bench().make(grant)
+
+    def bench(self) -> Bench:
+        """What this thread prepares with."""
+        found: Bench | None = getattr(self._here, "bench", None)
+        if found is None:
+            arena = Arena()
+            stages = self._task.stages(arena, Board(arena))
+            found = self._here.bench = Bench(arena, stages, self._task.compile(), self.layout)
+        return found
+
+
+class Bench:
+    """Memory, stages and program of one thread."""
+
+    def __init__(self, arena: Arena, stages: RowStages, program: Program, layout: RowLayout) -> None:
+        self._arena, self._stages, self._program, self._layout = arena, stages, program, layout
+        self._slot = (0, 0)
+
+    def make(self, grant: Grant) -> tuple[list[Any], list[tuple[int, str, str]], float]:
+        """Rows, field by field; what is wrong with some; and the CPU seconds that they took."""
+        begun = time.thread_time()
+        count = len(grant.samples) // 8
+        nbytes = self._layout.nbytes(count)
+        if self._slot[1] < nbytes:
+            self._slot = self._arena.allocate(nbytes)
+        order = Order(
+            0, self._slot[0], nbytes, count, 0, grant.seed, grant.epoch, grant.step, grant.samples, words=grant.words
+        )  # fmt: skip
+        done = self._stages.prepare(self._stages.fetch(order, None), self._program)
+        views = self._layout.views(memoryview(self._arena.map(self._slot[0], nbytes)), count)
+        return views, done.faults, time.thread_time() - begun

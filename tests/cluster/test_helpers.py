@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from headrace.cluster.rows import NIXL, TLS
 from headrace.core.errors import HostRefused
 from headrace.core.forms import Form
 from headrace.planning import peers
+from headrace.planning.helping import Few
 from headrace.recipes.compile import compile_recipe
 from tests.cluster import user_steps
 from tests.cluster.nodes import TOKEN, Servers, needs_nixl, write_photos
@@ -203,6 +205,30 @@ def test_an_agent_that_is_killed_is_replaced(
             assert epoch < 3
         # (a death at the very end, when all batches are there, may not be noticed any more)
         assert loader.stats().restarts >= 2
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_while_others_help_cost_time_and_no_row(
+    servers: Servers, photos: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have claimed orders that are needed later than those that others are at."""
+    monkeypatch.setattr(Few, "skip", lambda self, taken: 5)
+    servers.help("n1", 1)
+    servers.tell()
+    dice = random.Random(5)
+    with hr.DataLoader(recipe(photos), **{**OPTIONS, "num_workers": 2}) as loader:
+        helped = 0
+        for number in range(20):
+            loader.set_epoch(number % len(wanted))
+            for (images, labels), (right, numbers) in zip(loader, wanted[number % len(wanted)], strict=True):
+                assert torch.equal(images, right) and torch.equal(labels, numbers)
+                workers = loader._epochs.session.host.workers
+                if dice.random() < 0.3:
+                    os.kill(dice.choice(workers).pid, signal.SIGKILL)
+            helped = loader.stats().pool.helped
+            if helped and loader.stats().restarts > 10:
+                break
+        assert helped > 0 and loader.stats().restarts > 10
 
 
 def helped_by_tls(servers: Servers, photos: Path, wanted: Any) -> None:

@@ -270,8 +270,9 @@ class RowPipeline:
             fetched.spent.wait_order = waited - fetched.spent.wait_fetch
             begun = time.monotonic()
             done = self._stages.prepare(fetched, program, measured)
-            now = time.monotonic()
-            self._few.saw(fetched.took, now - begun, now - fetched.begun)
+            if fetched.claim is not None:  # (and no fill, for which nobody waits)
+                now = time.monotonic()
+                self._few.saw(fetched.took, now - begun, now - fetched.begun)
             if turn is not None:
                 following = self._queue.peek()
                 turn.pass_on(None if following is None else following.order.sequence)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from headrace.cluster.agent import make_agent
+from headrace.cluster.agent import Assistance, make_agent
 from headrace.cluster.joining import Joined
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.coordinate.messages import Order, OrderDone
@@ -83,7 +83,8 @@ class RecipeSession(Hosted):
         if sharing is not None:
             budgets = dict.fromkeys(budgets, 0)  # the cache is the shared host's
         self._batched = spec.batches.batched
-        helpers = int if pool is None else lambda: pool.helpers
+        self._assistance = self._find_assistance(spec)
+        helpers = int if pool is None or self._assistance is None else lambda: pool.helpers
         orders = RecipeOrders(spec, self._staffing, sharing, helpers)
         program = compile_recipe(recipe, caches_decoded=self.caches_decoded)
         layout = program.layout if self.collator is None else None
@@ -123,6 +124,15 @@ class RecipeSession(Hosted):
         if layout is not None:
             self._lay_out(layout)
 
+    def _find_assistance(self, spec: LoaderSpec) -> Assistance | None:
+        """What others have to know to prepare rows for this rank; None: they cannot."""
+        staffing = self._staffing
+        # (where workers are to be readied by a function, others would not be)
+        readied = spec.work.init is not None and staffing.user_code
+        if self.pool is None or self.collator is not None or not staffing.workers or readied:
+            return None
+        return self.pool.assistance(self.recipe, decoded=self.caches_decoded, workers=staffing.workers)
+
     def _task(self, spec: LoaderSpec, parts: HostParts, layout: RowLayout | None, seed: int) -> RecipeTask:
         """What workers do."""
         init, staffing, sharing = spec.work.init, self._staffing, self.sharing
@@ -131,12 +141,8 @@ class RecipeSession(Hosted):
             # (what workers are told that they serve, where that is a dataset of the user's)
             dataset = None if spec.data.described else spec.data.dataset
             on_start = functools.partial(_start_recipe_worker, staffing.workers, seed, dataset, init)
-        pool, agent = self.pool, None
-        # (where workers are to be readied by a function, others would not be)
-        readied = init is not None and staffing.user_code
-        if pool is not None and self.collator is None and staffing.workers and not readied:
-            told = pool.assistance(self.recipe, decoded=self.caches_decoded, workers=staffing.workers)
-            agent = None if told is None else functools.partial(make_agent, told)
+        pool = self.pool
+        agent = None if self._assistance is None else functools.partial(make_agent, self._assistance)
         return RecipeTask(
             self.recipe if pool is None else replace(self.recipe, source=pool.source),
             layout,

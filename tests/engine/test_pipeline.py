@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from headrace.coordinate.messages import Failed, Stop, Threads
+from headrace.coordinate.messages import Failed, OrderDone, Stop, Threads
 from headrace.core.errors import StorageUnavailable
 from headrace.engine import pipeline
 from headrace.engine.gate import Gate
 from headrace.engine.pipeline import RowPipeline
 from headrace.engine.queues import Closed
 from headrace.engine.worker import rebuild
+from headrace.planning import Spent
 from headrace.planning.window import ORDERS
 
 
@@ -119,3 +121,32 @@ def test_a_thread_that_is_not_needed_for_now_keeps_no_permit():
     assert not pipeline._leaves(1, Turn()) and said == ["rests", "rests"]
     pipeline._wanted = 1
     assert pipeline._leaves(1, Turn()) and pipeline._numbers == {0}
+
+
+def test_what_is_filled_in_for_others_says_nothing_of_how_long_orders_take() -> None:
+    """Nobody claims it, so nobody knows when it was begun."""
+
+    class Few:
+        def __init__(self) -> None:
+            self.seen: list[tuple[float, float, float]] = []
+
+        def saw(self, *seconds: float) -> None:
+            self.seen.append(seconds)  # type: ignore[arg-type]
+
+    def fetched(fill: bool) -> Any:
+        order = SimpleNamespace(fill=fill, sequence=0)
+        claim = None if fill else "a claim"
+        begun = 0.0 if fill else time.monotonic() - 2.0
+        return SimpleNamespace(order=order, claim=claim, took=0.5, begun=begun, spent=Spent())
+
+    link: Any = SimpleNamespace(send=lambda done: None)
+    stages: Any = SimpleNamespace(prepare=lambda fetched, program, measured: OrderDone(1, [], spent=Spent()))
+    one = RowPipeline(link, stages, lambda: None, 1, measure=False)  # type: ignore[arg-type, return-value]
+    few: Any = Few()
+    one._few, one._under_way = few, 2
+    one._queue.resize(2)
+    assert one._queue.offer(fetched(fill=True)) and one._queue.offer(fetched(fill=False))
+    one._queue.close()
+    one._prepare(0)
+    ((fetching, _, whole),) = few.seen
+    assert fetching == 0.5 and 2.0 <= whole < 60.0

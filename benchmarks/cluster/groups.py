@@ -45,7 +45,9 @@ def move(nodes: Iterable[str], cgroup: str) -> None:
 @contextlib.contextmanager
 def busy(cgroup: str) -> Iterator[None]:
     """Somebody else's work, two processes of it."""
-    command = [sys.executable, "-c", "while True: pass"]
+    # (it ends with this process, however that ends)
+    work = f"import os\nwhile os.getppid() == {os.getpid()}:\n    for _ in range(1000000): pass"
+    command = [sys.executable, "-c", work]
     processes = [subprocess.Popen(command, preexec_fn=lambda: enter(cgroup)) for _ in range(2)]
     try:
         yield

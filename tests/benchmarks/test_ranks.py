@@ -300,6 +300,7 @@ def test_ranks_that_are_always_ready_are_measured_too(roots: dict[str, Path]) ->
     assert 0 <= found["imbalanced"] <= 1
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_ends_the_run_and_says_why(roots: dict[str, Path]) -> None:
     with pytest.raises(RunFailed, match="nowhere"):
         measure(roots, pictures="/nowhere")

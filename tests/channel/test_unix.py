@@ -255,6 +255,7 @@ def _echo(channel: UnixChannel) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.slow
 def test_a_channel_can_be_handed_to_a_process_that_starts(pair: Pair, method: str) -> None:
     left, right = pair
     process = multiprocessing.get_context(method).Process(target=_echo, args=(left,))

@@ -254,6 +254,7 @@ def test_a_budget_that_is_smaller_than_a_slab_is_filled_all_the_same() -> None:
 
 @pytest.mark.parametrize("eviction", ["auto", "lru", "none"])
 @pytest.mark.parametrize("seed", range(3))
+@pytest.mark.slow
 def test_what_the_machine_holds_is_the_budget_and_no_more_for_small_extents(eviction: str, seed: int) -> None:
     """Extents of three small sizes that come, are read and go: one form after the other has most of them."""
     draw = np.random.default_rng(seed)

@@ -117,6 +117,7 @@ def spawned(seat: Seat, pipe) -> None:
     pipe.send((seat.reads(), Permits(seat.roster).held, seat.roster.me[0] == os.getpid()))
 
 
+@pytest.mark.slow
 def test_a_spawned_worker_has_the_same_roster(roster):
     seat = Seat(roster, shares_turns=True)
     seat.staffed(2, 1)

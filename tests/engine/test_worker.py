@@ -114,6 +114,7 @@ def test_a_worker_says_that_it_is_ready_and_stops_when_told(start):
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.slow
 def test_a_task_with_lambdas_reaches_other_kinds_of_processes(start, method):
     host = start(EchoTask(init=lambda: None), method)
     assert isinstance(host.event(), Ready)

@@ -265,6 +265,7 @@ def assert_whole(one: Job, two: Job) -> None:
     ("sign", "sampling"),
     [(signal.SIGKILL, "auto"), (signal.SIGKILL, "dependent"), (signal.SIGSTOP, "auto")],
 )
+@pytest.mark.slow
 def test_the_host_of_two_ranks_is_killed_or_stands_still(start: Start, sign: int, sampling: str) -> None:
     more = {"HEADRACE_HOST_PATIENCE": "4"} if sign == signal.SIGSTOP else {}
     loader = {"sampling": sampling}

@@ -178,6 +178,7 @@ def test_one_sample_at_a_time():
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.slow
 def test_other_ways_to_start_workers_give_the_same_batches(method):
     offset = 3
 

@@ -146,6 +146,7 @@ def test_images_of_one_channel(photos: list[str], device: Any) -> None:
 
 
 @pytest.mark.parametrize("more", [{"batch_size": None}, {"num_workers": 0}, {"cache": "8MiB"}], ids=str)
+@pytest.mark.slow
 def test_however_they_are_loaded(photos: list[str], device: Any, more: dict[str, Any]) -> None:
     made = recipe(photos, TAILS["erased, by noise"])
     alike(batches(made, device, **more), batches(made, None, **more))

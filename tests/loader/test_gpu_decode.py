@@ -412,6 +412,7 @@ def test_batches_of_what_is_there_are_not_copied(photos: list[str], own: Own) ->
         assert sent[-1][0] - sent[-2][0] == len(some) and sent[-1][1] == sent[-2][1], "nothing is read either"
 
 
+@pytest.mark.slow
 def test_a_cache_that_is_too_small(photos: list[str], own: Own) -> None:
     made = recipe(photos)
     same(batches(made, 4, device="cuda", gpu_cache="400KiB"), batches(made, 4), 1e-6)
@@ -426,6 +427,7 @@ def test_a_cache_that_is_too_small(photos: list[str], own: Own) -> None:
         assert own.count == before, "once it is full, the device decodes no more than it is to"
 
 
+@pytest.mark.slow
 def test_a_cache_beside_one_in_memory(photos: list[str], own: Own) -> None:
     made = recipe(photos)
     for more in ({"cache": "64MiB"}, {"cache": "1MiB", "split": (1, 0, 0)}):
@@ -439,6 +441,7 @@ def test_images_that_are_padded_are_not_held(photos: list[str], own: Own) -> Non
     assert own.count > 64, "each time anew"
 
 
+@pytest.mark.slow
 def test_bad_samples_beside_images_that_are_there(damaged: list[str], own: Own) -> None:
     made = recipe(damaged)
     for rule in ("skip", "substitute"):

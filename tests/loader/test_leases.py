@@ -187,6 +187,7 @@ class Rows(torch.utils.data.Dataset):
         return torch.zeros(1000)
 
 
+@pytest.mark.slow
 def test_collated_batches_that_are_kept_for_a_while_take_no_more_and_more_addresses():
     found = []
     with hr.DataLoader(Rows(), batch_sampler=Sizes(900), num_workers=1) as loader:

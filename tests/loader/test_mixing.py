@@ -83,6 +83,7 @@ def mixes(step: Any, batches: list[Any], samples: list[int], side: int = 20) -> 
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.slow
 def test_batches_are_those_of_the_plain_formula(folder: Path, name: str) -> None:
     plain = epoch(crops(folder, *LAYOUTS[name]))
     mixed = epoch(crops(folder, *LAYOUTS[name], batch=ONE))

@@ -64,6 +64,7 @@ def test_however_many_ranks_there_are_no_more_prepare_at_once_than_cpus(roster):
     assert Permits(roster).held == 0
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_leaves_the_processors_to_the_others(roster):
     results, hold, world = FORK.Queue(), FORK.Event(), 3
     victim = FORK.Process(target=train, args=(0, world, results, hold))

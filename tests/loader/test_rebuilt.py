@@ -559,6 +559,7 @@ print(sorted(n for _, numbers in rebuilt for n in numbers.tolist()) == sorted(sa
 
 
 @pytest.mark.parametrize("first", ["torch", "headrace"])
+@pytest.mark.slow
 def test_a_loader_made_while_constructors_are_wrapped(first):
     """Lightning wraps them while the user's hooks run, those of the classes that it knows then."""
     ran = subprocess.run(

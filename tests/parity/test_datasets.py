@@ -163,6 +163,7 @@ def test_a_subset_of_a_stream_is_refused(loader_class, num_workers):
 
 
 @both
+@pytest.mark.slow
 def test_a_very_large_number_of_small_batches(loader_class, num_workers):
     size = 1_000 if num_workers else 20_000
     count = 0

@@ -175,6 +175,7 @@ def test_workers_end_with_an_iterator_that_is_left_early(loader_class, tmp_path)
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.slow
 def test_start_methods(loader_class, method, monkeypatch):
     monkeypatch.setattr(datasets, "inherited", "changed by the test")
     loader = loader_class(

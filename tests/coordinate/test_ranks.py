@@ -476,6 +476,7 @@ def test_a_sample_that_is_repeated_for_another_rank_is_another_instance() -> Non
         max_size=120,
     ),
 )
+@pytest.mark.slow
 def test_no_job_gets_an_instance_twice_in_whatever_epochs_its_ranks_are(
     samples: int, batches: tuple[int, int], samplings: tuple[str, str], ops: list[tuple[str, int]]
 ) -> None:

@@ -122,6 +122,7 @@ def test_a_task_with_lambdas_reaches_other_kinds_of_processes(start, method):
     assert host.event().result == b"Threads"
 
 
+@pytest.mark.slow
 def test_under_forkserver_a_worker_that_hears_nothing_for_long_stays(start):
     """Its parent is the fork server, and not the job."""
     host = start(EchoTask(), "forkserver")

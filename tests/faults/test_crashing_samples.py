@@ -89,6 +89,7 @@ def test_the_budget_holds_for_crashes_too():
         list(loader)
 
 
+@pytest.mark.slow
 def test_when_every_sample_crashes_the_loader_gives_up():
     with (
         make(crashing(*range(64)), on_error="skip", error_budget=64) as loader,

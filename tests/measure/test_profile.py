@@ -163,6 +163,7 @@ def test_a_source_of_paths_has_no_storage_of_its_own(photos: Path) -> None:
     assert [limit.where for limit in find_limits(profile)] == ["memory", "decoded"]
 
 
+@pytest.mark.slow
 def test_the_same_samples_are_taken_each_time() -> None:
     class Noting(type(hr.synthetic.source(1))):  # type: ignore[misc]
         """Notes which samples are read."""

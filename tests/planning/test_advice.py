@@ -362,6 +362,7 @@ def test_the_cause_is_the_busiest_resource(machine: Machine) -> None:
 
 @some
 @given(machines)
+@pytest.mark.slow
 def test_the_curve_rises_to_the_best_that_there_is(machine: Machine) -> None:
     found = curve(machine.situation())
     assert found is not None

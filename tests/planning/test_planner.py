@@ -161,6 +161,7 @@ machines = st.builds(
 
 
 @given(machines)
+@pytest.mark.slow
 def test_a_plan_is_about_as_good_as_the_best_and_stays(machine: Machine) -> None:
     planner = Planner(machine.known(), START)
     settle(planner, machine)

@@ -66,6 +66,7 @@ def held(pid: int) -> int:
 
 
 @pytest.mark.parametrize("eviction", ["auto", "lru"])
+@pytest.mark.slow
 def test_samples_of_all_sizes_fill_the_budget_and_no_more(place: Path, tmp_path: Path, eviction: str) -> None:
     samples = Unequal(tmp_path)
     budget = int(samples.sizes.sum()) // 3

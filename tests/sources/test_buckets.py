@@ -328,6 +328,7 @@ def _in_another(source: Any, answers: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.slow
 def test_credentials_reach_processes_that_are_started(s3: S3Server, bucket: str, method: str) -> None:
     source = hr.folder(f"s3://{bucket}/data", storage_options=s3.options)
     context = multiprocessing.get_context(method)

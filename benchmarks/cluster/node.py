@@ -24,6 +24,7 @@ def main() -> None:
     context, fingerprint = make_certificate(name)
     port = server.listen_tls(host, context)
     started = Helpers(Config(name, host, token, path), helpers)
+    started.look(wait=True)
     node = Node(name, os.urandom(4).hex(), host, port, fingerprint, memory, path, started.all)
     print(msgspec.json.encode(node).decode(), flush=True)
     for line in sys.stdin:

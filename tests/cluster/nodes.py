@@ -50,6 +50,7 @@ class Servers:
         node = self.nodes[name]
         config = Config(name, "127.0.0.1", TOKEN, node.socket, code=code, transport=transport, idle=False)
         made = Helpers(config, count)
+        made.look(wait=True)
         self.nodes[name] = msgspec.structs.replace(node, helpers=made.all, code=code)
         self.helpers.append(made)
         return made

@@ -42,6 +42,7 @@ def node(path: str, name: str, host: str, helpers: str) -> None:
     rails = rails_of(host)
     port = server.listen_tls(host, context, rails=rails)
     made = Helpers(Config(name, host, TOKEN, path, rails), int(helpers))
+    made.look(wait=True)
     own = Node(name, name, host, port, fingerprint, 64 << 20, path, made.all, rails)
     print(msgspec.json.encode(own).decode(), flush=True)
     for line in sys.stdin:

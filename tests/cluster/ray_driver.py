@@ -14,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +38,18 @@ def recipe(folder: str) -> hr.Recipe:
     )
 
 
-def epochs(folder: str, count: int, seconds: float = 0.0, **options: Any) -> dict[str, Any]:
-    """Some epochs; whether each sample came once in each, and what came from the cluster."""
+def comes(condition: Callable[[], bool]) -> bool:
+    """Whether it came true. Ray is asked a few times a second only: it has other things to do."""
+    return wait_until(condition, 120.0, every=0.25)
+
+
+def epochs(folder: str, count: int, seconds: float = 0.0, until: str = "", **options: Any) -> dict[str, Any]:
+    """Some epochs, and then others until there is a file; whether each sample came once in each, and what came from
+    the cluster."""
     exact = []
     with hr.DataLoader(recipe(folder), batch_size=8, shuffle=True, num_workers=1, **options) as loader:
         size = len(loader.dataset)
-        for _ in range(count):
+        while len(exact) < count or (until and not os.path.exists(until)):
             seen: collections.Counter[int] = collections.Counter()
             for _, targets in loader:
                 seen.update(targets.tolist())
@@ -100,7 +107,8 @@ def kills(ray: Any, folder: str) -> dict[str, Any]:
     run = ray.remote(num_cpus=1, max_retries=0)(epochs)
     affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     head = next(one["NodeID"] for one in ray.nodes() if "node:__internal_head__" in one["Resources"])
-    job = run.options(scheduling_strategy=affinity(head, soft=False)).remote(folder, 6, 0.1)
+    over = Path(os.environ["HEADRACE_RUNTIME_DIR"]) / "over"
+    job = run.options(scheduling_strategy=affinity(head, soft=False)).remote(folder, 6, 0.1, str(over))
     time.sleep(4.0)
     statuses = on_ray.statuses(ray) or []
     victim = next(one for one in statuses if one.node != head)
@@ -112,12 +120,12 @@ def kills(ray: Any, folder: str) -> dict[str, Any]:
         now = {} if found is None else {one.id: one.incarnation for one in found.nodes}
         return len(now) == NODES and now[victim.node] != before[victim.node]
 
-    out: dict[str, Any] = {"back": wait_until(is_back)}
+    out: dict[str, Any] = {"back": comes(is_back)}
     # A server that hangs: it is taken out, ended, and another is started.
     stopped = next(one for one in on_ray.statuses(ray) or [] if one.node not in (head, victim.node))
     os.kill(stopped.pid, signal.SIGSTOP)
-    out["without the one that hangs"] = wait_until(lambda: len(on_ray.current(ray).nodes) == NODES - 1)
-    out["and with another"] = wait_until(lambda: len(on_ray.current(ray).nodes) == NODES, 60.0)
+    out["without the one that hangs"] = comes(lambda: len(on_ray.current(ray).nodes) == NODES - 1)
+    out["and with another"] = comes(lambda: len(on_ray.current(ray).nodes) == NODES)
     manager = ray.get_actor(on_ray.MANAGER, namespace=on_ray.NAMESPACE)
     number = on_ray.current(ray).number
     ray.kill(manager, no_restart=False)
@@ -129,16 +137,17 @@ def kills(ray: Any, folder: str) -> dict[str, Any]:
         except Exception:
             return False
 
-    out["manager"] = wait_until(manager_back, 60.0)
+    out["manager"] = comes(manager_back)
     CLUSTER.remove_node(next(iter(CLUSTER.worker_nodes)), allow_graceful=False)
     # (what the others say is to be had at once, though all still count on the one that is gone)
     out["status of a node that was just lost"] = len(on_ray.statuses(ray) or []) >= NODES - 1
-    out["node"] = wait_until(lambda: len(on_ray.current(ray).nodes) == NODES - 1, 60.0)
+    out["node"] = comes(lambda: len(on_ray.current(ray).nodes) == NODES - 1)
+    over.touch()
     out["job"] = ray.get(job, timeout=120)
     pids = [one.pid for one in on_ray.statuses(ray) or []]
     ray.kill(ray.get_actor(on_ray.MANAGER, namespace=on_ray.NAMESPACE), no_restart=False)
     out["stopped"] = on_ray.stop(ray)  # (at once, by the one that takes its place)
-    out["ended"] = len(pids) == NODES - 1 and wait_until(lambda: not any(map(psutil.pid_exists, pids)))
+    out["ended"] = len(pids) == NODES - 1 and comes(lambda: not any(map(psutil.pid_exists, pids)))
     out["again"] = on_ray.stop(ray)
     return out
 
@@ -151,6 +160,7 @@ def ports(ray: Any, folder: str) -> dict[str, Any]:
     with contextlib.redirect_stdout(said):
         options = ["--memory", "64MiB", "--cpus", "1", "--ports"]
         commands = [command(["cluster", "start", *options, wanted])]
+        comes(lambda: all(one.helpers for one in on_ray.current(ray).nodes))
         view = on_ray.current(ray)
         assert view is not None
         used = [port for one in view.nodes for port in (one.port, *(helper.port for helper in one.helpers))]
@@ -165,7 +175,7 @@ def ports(ray: Any, folder: str) -> dict[str, Any]:
     with socket.create_server((host, first)), contextlib.redirect_stderr(said):
         few = ["--memory", "64MiB", "--cpus", "0", "--ports", f"{first}-{first + 2}"]
         commands += [command(["cluster", "start", *few])]
-    back = wait_until(lambda: len(on_ray.current(ray).nodes) == NODES, 60.0)
+    back = comes(lambda: len(on_ray.current(ray).nodes) == NODES)
     on_ray.stop(ray)
     return {
         "back": back,

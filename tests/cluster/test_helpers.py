@@ -438,6 +438,7 @@ def test_helpers_end_with_who_started_them(servers: Servers) -> None:
 def test_helpers_run_when_nobody_else_does(servers: Servers) -> None:
     helpers = Helpers(Config("n1", "127.0.0.1", TOKEN, servers.nodes["n1"].socket), 1)
     try:
+        helpers.look(wait=True)
         threads = [int(one) for one in os.listdir(f"/proc/{helpers._processes[0].pid}/task")]
         assert len(threads) > 1
         assert {os.sched_getscheduler(one) for one in threads} == {os.SCHED_IDLE}

@@ -63,6 +63,21 @@ def test_one_that_does_not_answer_is_ended_once_and_its_successor_has_time() -> 
     assert not hopeless and view is not None and view[1].incarnation == "1"
 
 
+def test_one_that_died_has_as_long_to_start_as_the_first() -> None:
+    members = membership()
+    members.heard("a", {"a": node("a", 0)}, 0.0)
+    ended = []
+    for second in range(1, 60):  # (Ray says so now and then, and is silent in between)
+        view, hopeless = members.heard("a", {}, float(second), "a" if second % 7 == 1 else "")
+        ended += hopeless
+        assert view is None or second == 4, "out of the view once, as it is silent"
+    assert ended == []
+    view, hopeless = members.heard("a", {"a": node("a", 1)}, 60.0)
+    assert not hopeless and view is not None and view[0].incarnation == "1"
+    ended = [second for second in range(61, 80) if members.heard("a", {}, float(second))[1]]
+    assert ended == [71], "the next one is ended if it hangs"
+
+
 def test_one_that_never_starts_is_ended_after_a_while() -> None:
     members = membership()
     assert [members.heard("a", {}, float(second))[1] for second in range(0, 70, 10)][-1] == []

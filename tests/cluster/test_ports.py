@@ -71,6 +71,7 @@ def test_helpers_listen_there_and_those_without_a_port_wait_for_one(
     taken[2].close()
     made = Helpers(Config("n", HERE, "token", str(tmp_path / "n.sock"), ports=(first, first + 2)), 2)
     try:
+        made.look(wait=True)
         assert [one.port for one in made.all] == [first + 2]
         taken[0].close()
 

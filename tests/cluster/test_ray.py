@@ -16,7 +16,7 @@ from tests.cluster.nodes import write_photos
 REPO = Path(__file__).resolve().parents[2]
 PHOTOS = 90
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def drive(what: str, folder: Path, runtime: Path) -> Any:
@@ -31,7 +31,7 @@ def drive(what: str, folder: Path, runtime: Path) -> Any:
         "RAY_DEDUP_LOGS": "0",
     }
     command = [sys.executable, "-m", "tests.cluster.ray_driver", what, str(folder)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=560)
     assert done.returncode == 0, done.stderr[-4000:]
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -64,8 +64,10 @@ def test_a_server_the_manager_and_a_node_are_lost(photos: Path, tmp_path: Path) 
     job = found.pop("job")
     assert found.pop("again") is False
     assert all(found.values()), found
-    assert job["exact"] == [True] * 6, job
-    assert job["pool"][1] + job["pool"][2] > 3 * PHOTOS, "most samples came from the cluster all the same"
+    assert len(job["exact"]) > 6 and all(job["exact"]), job
+    assert job["pool"][1] + job["pool"][2] > len(job["exact"]) * PHOTOS // 2, (
+        "most samples came from the cluster all the same"
+    )
 
 
 def test_ports_that_a_firewall_leaves_open(photos: Path, tmp_path: Path) -> None:

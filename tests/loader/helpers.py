@@ -140,13 +140,13 @@ def _own_helper(pid: int) -> bool:
     return command == b"" or any(part in command for part in own)
 
 
-def wait_until(condition: Any, seconds: float = 30.0) -> bool:
+def wait_until(condition: Any, seconds: float = 30.0, every: float = 0.01) -> bool:
     """Whether ``condition()`` came true in a generous time."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.01)
+        time.sleep(every)
     return True
 
 

@@ -288,7 +288,8 @@ def _step_back(thread: int) -> None:
 
 
 class Helpers:
-    """The helpers of a node."""
+    """The helpers of a node. Nobody waits for them to start: there may be a hundred, and the node's server is of use
+    without them."""
 
     def __init__(self, config: Config, count: int) -> None:
         self._config = config
@@ -299,7 +300,6 @@ class Helpers:
         self._again = 0.0
         for _ in range(count):
             self._start()
-        self.look(wait=True)
 
     def _start(self) -> None:
         process = subprocess.Popen(

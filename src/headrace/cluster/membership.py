@@ -11,7 +11,7 @@ class Membership:
     """The servers of a cluster.
 
     A server is in the view from when it was heard until it is gone, or was silent for ``patience`` seconds. One that
-    was silent for ``hopeless`` seconds (at its first start, ``start``) is to be ended, once in that time.
+    was silent for ``hopeless`` seconds (while it starts, ``start``) is to be ended, once in that time.
     """
 
     def __init__(self, *, patience: float, hopeless: float, start: float) -> None:
@@ -19,17 +19,21 @@ class Membership:
         self._heard: dict[str, float] = {}
         """By node: when it was last heard, or is first looked for."""
         self._nodes: dict[str, Node] = {}
+        self._starting: set[str] = set()
+        """Those that have died, and another is on its way."""
         self._view: tuple[Node, ...] = ()
 
     def heard(
-        self, alive: Iterable[str], found: Mapping[str, Node], now: float
+        self, alive: Iterable[str], found: Mapping[str, Node], now: float, starting: Iterable[str] = ()
     ) -> tuple[tuple[Node, ...] | None, list[str]]:
-        """``alive``: nodes that there are; ``found``: servers that have answered just now. What the view is from now
-        on, None if it is as before; and the nodes whose servers are to be ended."""
+        """``alive``: nodes that there are; ``found``: servers that have answered just now; ``starting``: nodes whose
+        server has died and is being replaced. What the view is from now on, None if it is as before; and the nodes
+        whose servers are to be ended."""
         there = set(alive)
         for node in [one for one in self._heard if one not in there]:
             del self._heard[node]
             self._nodes.pop(node, None)
+        self._starting = (self._starting | set(starting)) & there - set(found)
         for node in there:
             if node in found:
                 self._heard[node], self._nodes[node] = now, found[node]
@@ -37,7 +41,8 @@ class Membership:
                 self._heard[node] = now
         hopeless = []
         for node, last in self._heard.items():
-            if now - last > (self._hopeless if node in self._nodes else self._start):
+            known = node in self._nodes and node not in self._starting
+            if now - last > (self._hopeless if known else self._start):
                 self._heard[node] = now + self._start  # (for the one that takes its place to start)
                 self._nodes.pop(node, None)
                 hopeless.append(node)

@@ -38,7 +38,8 @@ _LOOK = 0.5
 _PATIENCE = 3.0
 """Seconds for a server to answer, before it is taken out of the view."""
 _HOPELESS = 10.0
-"""Seconds without an answer after which a server is ended, for Ray to start another."""
+"""Seconds without an answer after which a server is ended, for Ray to start another. (One that died answers: Ray says
+so. The next is given as long as the first.)"""
 _AGAIN = 10.0
 """Seconds before a server that could not start is tried again."""
 _START = 180.0
@@ -169,6 +170,7 @@ class Manager:
                 self._asked[node] = actor.describe.remote()
         ready, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked) or 1, timeout=_LOOK)
         found: dict[str, Node] = {}
+        starting = []
         for node, asked in list(self._asked.items()):
             if asked in ready:
                 del self._asked[node]
@@ -179,9 +181,11 @@ class Manager:
                     if error.actor_init_failed:
                         self._failed[node] = now, _last_line(str(error))
                         del self._actors[node]
+                    else:
+                        starting.append(node)
                 except Exception as error:
                     _log(f"node {node}: {type(error).__name__}: {error}")
-        view, hopeless = self._members.heard(alive, found, now)
+        view, hopeless = self._members.heard(alive, found, now, starting)
         for node in hopeless:
             _log(f"the server of node {node} does not answer; another is started")
             self._asked.pop(node, None)

@@ -78,6 +78,8 @@ def test_frames_arrive_whole_and_in_order(pair: Pair) -> None:
         (b"a", []),
         (b"", [b"x" * 70_000, bytearray(3), memoryview(b"yy"), b""]),
         (b"long" * 10_000, [os.urandom(5 << 20)] * 3),
+        (b"", [b"", bytes(9), os.urandom(90_000), b"w"]),
+        (b"small and large", [os.urandom(40_000), os.urandom(40_000)]),
         (b"end", [b"z"] * 3000),
     ]
 

@@ -10,15 +10,19 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 import msgspec
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.channel import wire
 from headrace.cluster import agent, joining
+from headrace.cluster import helper as helper_module
 from headrace.cluster import members as members_module
 from headrace.cluster.helper import Config, Helpers
 from headrace.cluster.members import ask, greet
@@ -432,6 +436,27 @@ def test_helpers_end_with_who_started_them(servers: Servers) -> None:
         return len(helpers.all) == 1
 
     assert wait_until(there)
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 40)), min_size=1))
+def test_small_grants_that_wait_are_taken_together(granted: list[tuple[str, int]]) -> None:
+    with mock.patch.object(helper_module, "_THREADS", 0):  # (nobody else takes any)
+        made = helper_module.HelperServer(Config("n", "127.0.0.1", TOKEN, "n.sock"))
+    known = {"a": mock.Mock(), "b": mock.Mock()}
+    for number, (name, rows) in enumerate(granted):
+        made._grants.append(
+            helper_module.Waiting(mock.Mock(), mock.Mock(), known[name], np.zeros(rows, np.int64), number)
+        )
+    taken = []
+    while made._grants:
+        group = made._next()
+        rows = sum(len(one.samples) for one in group)
+        assert len({one.known for one in group}) == 1
+        assert len(group) == 1 or rows <= 32
+        if made._grants and made._grants[0].known is group[0].known:
+            assert rows + len(made._grants[0].samples) > 32, "no fewer than could be"
+        taken += [one.since for one in group]
+    assert taken == list(range(len(granted))), "in their order"
 
 
 @pytest.mark.slow

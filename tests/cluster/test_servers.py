@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.channel import wire
-from headrace.cluster import fetching
+from headrace.cluster import fetching, placement
 from headrace.cluster import members as members_module
 from headrace.cluster import memory as memory_module
 from headrace.cluster import pooled as pooled_module
@@ -43,6 +44,7 @@ from headrace.cluster.placement import Placement
 from headrace.cluster.pooled import PooledSource, define
 from headrace.core.errors import HostRefused
 from headrace.planning import peers
+from headrace.planning.rendezvous import key_of, owners
 from headrace.sampling.uniform import epoch_order
 from headrace.sources.source import Source
 from tests.cluster.nodes import TOKEN, Servers, make_files
@@ -90,7 +92,40 @@ def read_all(source: PooledSource, plain: Source, seed: int = 0, step: int = 16)
         assert [bytes(blob) for blob in source.read_many(part)] == plain.read_many(part)
 
 
+@pytest.mark.parametrize("most", [0, 1 << 26])
+def test_places_that_are_kept_are_those_that_were_drawn(
+    most: int, servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "_MOST_KNOWN", most)
+    view = View(1, tuple(servers.nodes.values()))
+    keys, weights = [key_of(one.id) for one in view.nodes], [float(one.memory) for one in view.nodes]
+    every = np.arange(SAMPLES)
+    wanted = owners(every, key_of("data"), keys, weights)
+    found = Placement(view, "data", SAMPLES)
+    for part in (every[5:50], every[60:20:-3], every[:0], every, every[[7, 7, 119]]):
+        assert (found.nodes_of(part) == wanted[part]).all()
+    assert (Placement(View(1), "data", SAMPLES).nodes_of(every) == -1).all()
+
+
 # -- when all is well -----------------------------------------------------------------------------------------
+
+
+def test_what_was_read_ahead_is_not_asked_for_again(servers: Servers, source: Source) -> None:
+    found = introduce(servers, source)
+    order = np.random.default_rng(1).permutation(SAMPLES)
+    found.read_ahead(order[:24])
+    assert found.take_pooled().samples == 24
+    elsewhere: list[Any] = []
+    thread = threading.Thread(target=lambda: elsewhere.extend(found.read_many(order[:8])))
+    thread.start()
+    thread.join()
+    assert found.take_pooled().samples == 8, "another thread has read nothing ahead"
+    assert [bytes(blob) for blob in elsewhere] == source.read_many(order[:8])
+    # (the second piece has some that were not read, and one that was used up)
+    pieces = ((order[:8], 0), (np.append(order[8:20], [*order[30:33], order[0]]), 4), (order[20:40], 16))
+    for piece, asked in pieces:
+        assert [bytes(blob) for blob in found.read_many(piece)] == source.read_many(piece)
+        assert found.take_pooled().samples == asked
 
 
 def test_storage_is_read_once_whoever_asks_and_however_often(servers: Servers, source: Source) -> None:
@@ -251,7 +286,7 @@ def test_a_server_that_is_lost_costs_reads_and_no_sample(servers: Servers, sourc
     members = members_module.members_of(servers.nodes["n0"].socket)
     assert wait_until(lambda: len(members.view.nodes) == 2)
     read_all(found, source, 2)
-    lost = Placement(View(1, tuple(servers.nodes.values())), source.fingerprint()).nodes_of(
+    lost = Placement(View(1, tuple(servers.nodes.values())), source.fingerprint(), SAMPLES).nodes_of(
         np.arange(SAMPLES)
     )
     assert servers.fetched - before == int((lost == 1).sum())

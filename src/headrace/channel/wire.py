@@ -30,6 +30,9 @@ _AT_ONCE, _RECORD = 128 << 10, 64 << 10
 _PIECES = 64
 """Buffers that are handed to the kernel at a time."""
 
+_SMALL = 1 << 16
+"""Bytes that had better be copied than sent by themselves."""
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -38,14 +41,14 @@ class Wire:
 
     def __init__(self, sock: socket.socket, name: str) -> None:
         self._sock, self.name = sock, name
-        self._plain = not isinstance(sock, ssl.SSLSocket)
+        self._plain, self._local = not isinstance(sock, ssl.SSLSocket), sock.family == socket.AF_UNIX
         self._using = threading.Lock()
         """Of TLS: a connection's state is for one call at a time, whichever way. (None of them waits.)"""
         self._least = 1
         self.meanwhile: Callable[[], float] | None = None
         """Called again and again by who waits to receive; says after how many seconds it is to be."""
         sock.setblocking(False)
-        if sock.family != socket.AF_UNIX:
+        if not self._local:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # A machine that is gone says nothing: it is asked after 2 s, and counts as gone 3 s later.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -67,11 +70,10 @@ class Wire:
         if len(message) > MESSAGE_LIMIT or nbytes > BODY_LIMIT:
             raise ProtocolError(f"a frame of {len(message)} and {nbytes} bytes")
         head = _HEAD.pack(_MAGIC, len(message), nbytes) + message
-        # (what is small travels in one packet)
-        if nbytes <= 1 << 16:
-            pieces: list[memoryview] = [memoryview(b"".join([head, *body]))]
-        else:
-            pieces = [memoryview(head), *(memoryview(one).cast("B") for one in body if len(one))]
+        # (what is small travels in one packet; of what is large, TLS would make a packet of the head alone)
+        first = len(body) if nbytes <= _SMALL else int(not self._plain and len(body[0]) <= _SMALL)
+        pieces = [memoryview(b"".join([head, *body[:first]]))]
+        pieces += [memoryview(one).cast("B") for one in body[first:] if len(one)]
         self._send(pieces, seconds)
 
     def _send(self, pieces: list[memoryview], seconds: float) -> None:
@@ -145,7 +147,7 @@ class Wire:
 
     def _wake_at(self, missing: int) -> None:
         """Be woken when much of what is missing has arrived, and not by every packet."""
-        if self._sock.family == socket.AF_UNIX:
+        if self._local:
             return
         # (some of it may be in TLS's hands already: what is waited for has to be less than what will come)
         least = max(1, min(_AT_ONCE, missing - _RECORD))

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import queue
 import select
 import signal
 import socket
@@ -19,13 +18,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.channel import wire
 from headrace.channel.wire import Wire
@@ -59,6 +59,8 @@ _SLOW = 20.0
 _THREADS = 2
 """One prepares while the other waits for samples, or for its rows to be sent."""
 _MOST_RECIPES = 16
+_TOGETHER = 32
+"""Rows whose samples are read at once, where small orders wait: each node is asked once for all of them."""
 _MOST_GRANTS = 256
 """Grants that may wait, of all connections."""
 _AGAIN = 10.0
@@ -128,6 +130,7 @@ class Waiting:
     grant: Grant
     client: Client
     known: Known
+    samples: NDArray[np.int64]
     since: float
 
 
@@ -142,7 +145,8 @@ class HelperServer:
             self._nixl = False
         self._known: OrderedDict[str, Known] = OrderedDict()
         self._teaching = threading.Lock()
-        self._grants: queue.Queue[Waiting] = queue.Queue(_MOST_GRANTS)
+        self._grants: deque[Waiting] = deque()
+        self._granted = threading.Condition()
         for _ in range(_THREADS):
             threading.Thread(target=self._work, name="headrace-help", daemon=True).start()
 
@@ -216,10 +220,11 @@ class HelperServer:
             raise ProtocolError(f"a sample that is none of {known.samples}")
         if request.words and len(request.words) != len(request.samples):
             raise ProtocolError("random numbers for other samples")
-        try:
-            self._grants.put_nowait(Waiting(request, client, known, time.monotonic()))
-        except queue.Full:
-            raise ProtocolError("too many grants") from None
+        with self._granted:
+            if len(self._grants) >= _MOST_GRANTS:
+                raise ProtocolError("too many grants")
+            self._grants.append(Waiting(request, client, known, samples, time.monotonic()))
+            self._granted.notify()
 
     def _learn(self, client: Client, teach: Teach) -> None:
         with self._teaching:
@@ -238,17 +243,34 @@ class HelperServer:
             return
         client.say(Opened(True, known.row))
 
+    def _next(self) -> list[Waiting]:
+        """The grant that has waited longest, and those after it for which samples had better be read with it."""
+        with self._granted:
+            self._granted.wait_for(lambda: self._grants)
+            out = [self._grants.popleft()]
+            rows = len(out[0].samples)
+            while self._grants and self._grants[0].known is out[0].known:
+                rows += len(self._grants[0].samples)
+                if rows > _TOGETHER:
+                    break
+                out.append(self._grants.popleft())
+        return out
+
     def _work(self) -> None:
         while True:
-            waiting = self._grants.get()
-            try:
-                rows, faults, cpu = waiting.known.make(waiting.grant)
-                told = tuple(shortened(faults)) if faults else ()
-                held = time.monotonic() - waiting.since
-                waiting.client.give(waiting.grant, Rows(waiting.grant.number, told, held, cpu), rows)
-            except Exception:
-                # Whoever granted it finds the connection ended, and makes the rows itself.
-                waiting.client.connection.shut()
+            group = self._next()
+            if len(group) > 1:
+                with contextlib.suppress(Exception):  # (what is wrong, each of them finds out for itself)
+                    group[0].known.read_ahead(np.concatenate([one.samples for one in group]))
+            for waiting in group:
+                try:
+                    rows, faults, cpu = waiting.known.make(waiting.grant)
+                    told = tuple(shortened(faults)) if faults else ()
+                    held = time.monotonic() - waiting.since
+                    waiting.client.give(waiting.grant, Rows(waiting.grant.number, told, held, cpu), rows)
+                except Exception:
+                    # Whoever granted it finds the connection ended, and makes the rows itself.
+                    waiting.client.connection.shut()
 
 
 def main() -> None:

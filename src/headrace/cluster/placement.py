@@ -10,12 +10,17 @@ from numpy.typing import NDArray
 from headrace.cluster.messages import View
 from headrace.planning.rendezvous import key_of, owners
 
+_MOST_KNOWN = 1 << 26
+"""Samples of a dataset whose places are kept, two bytes each, once somebody has asked."""
+
 
 class Placement:
-    """Of one dataset, by one view."""
+    """Of one dataset, by one view. Threads share it."""
 
-    def __init__(self, view: View, dataset: str) -> None:
+    def __init__(self, view: View, dataset: str, samples: int) -> None:
         self.view = view
+        self._known = np.zeros(samples, np.uint16) if samples <= _MOST_KNOWN else None
+        """Of each sample: 0, or its node's place and 1. (What was never asked for takes no memory.)"""
         self._dataset = key_of(dataset)
         self._keys = [key_of(node.id) for node in view.nodes]
         self._weights = [float(node.memory) for node in view.nodes]
@@ -24,7 +29,14 @@ class Placement:
         """The place of each sample's node in the view; -1 where there is none."""
         if not self._keys:
             return np.full(len(samples), -1, np.intp)
-        return owners(samples, self._dataset, self._keys, self._weights)
+        if self._known is None:
+            return owners(samples, self._dataset, self._keys, self._weights)
+        places: NDArray[np.intp] = self._known[samples].astype(np.intp) - 1
+        if places.size and places.min() < 0:
+            new = places < 0
+            places[new] = owners(samples[new], self._dataset, self._keys, self._weights)
+            self._known[samples[new]] = places[new] + 1
+        return places
 
     def place_of(self, node: str) -> int:
         """A node's place in the view; -2: it is not there."""

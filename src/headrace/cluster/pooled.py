@@ -72,7 +72,7 @@ class _Request(NamedTuple):
 
     node: Node
     connection: Wire
-    rows: NDArray[np.intp]
+    rows: list[int]
     begun: float
     room: Asked | None
     """In the window; None: it is on this node."""
@@ -101,6 +101,7 @@ class PooledSource:
         """Which way is the faster one; and how often this node's server had read storage when it last said so."""
         self._missed = 0.0
         self._pooled = Pooled()
+        self._here = threading.local()
 
     def __getstate__(self) -> tuple[Source, Pool]:
         return self._source, self._pool
@@ -145,11 +146,27 @@ class PooledSource:
             taken, self._pooled = self._pooled, Pooled()
         return taken
 
+    def read_ahead(self, samples: NDArray[np.int64]) -> None:
+        """Read what this thread reads next, piece by piece: all at once, each server is asked once."""
+        self._here.ahead = None
+        self._here.ahead = dict(zip(samples.tolist(), self.read_many(samples), strict=True))
+
     def read_many(self, indices: Sequence[int] | NDArray[Any]) -> list[Any]:
         """See ``Source``."""
         if self._pid != os.getpid():  # (of what the parent was at when it forked, nothing is known here)
             self._start()
         samples = np.asarray(indices, np.int64)
+        ahead: dict[int, Any] | None = getattr(self._here, "ahead", None)
+        if not ahead:
+            return self._read(samples)
+        out = [ahead.pop(sample, None) for sample in samples.tolist()]
+        rest = [at for at, blob in enumerate(out) if blob is None]
+        if rest:
+            for at, blob in zip(rest, self._read(samples[rest]), strict=True):
+                out[at] = blob
+        return out
+
+    def _read(self, samples: NDArray[np.int64]) -> list[Any]:
         out: list[Any] = [None] * len(samples)
         members = self._members()
         if members is not None and len(samples) <= MOST_SAMPLES:
@@ -189,7 +206,7 @@ class PooledSource:
     def _placed(self, view: View) -> Placement:
         placement = self._placement
         if placement is None or placement.view.number != view.number:
-            placement = self._placement = Placement(view, self._pool.dataset)
+            placement = self._placement = Placement(view, self._pool.dataset, len(self))
             with self._lock:
                 self._ways.only([one.incarnation for one in view.nodes])
             self._usual = {
@@ -202,15 +219,19 @@ class PooledSource:
     def _from_pool(self, members: Members, samples: NDArray[np.int64], out: list[Any]) -> None:
         """Ask each server for its samples, as many at once as there is room for, and take the answers in turn."""
         placement = self._placed(members.view)
-        places = placement.nodes_of(samples)
+        # (orders have few samples: numpy would take longer for each node than the node for all of them)
+        by_place: dict[int, list[int]] = {}
+        for row, place in enumerate(placement.nodes_of(samples).tolist()):
+            by_place.setdefault(place, []).append(row)
         asked: deque[_Request] = deque()
         total = Pooled()
         try:
-            for place in np.unique(places[places >= 0]).tolist():
+            for place, rows in sorted(by_place.items()):
+                if place < 0:
+                    continue
                 node = placement.view.nodes[place]
                 if not members.is_well(node) or self._strangers.get(node.incarnation, 0.0) > time.monotonic():
                     continue
-                rows = np.flatnonzero(places == place)
                 room = None
                 if node.id != members.node and not self._by_node(node, len(rows)):
                     continue
@@ -275,15 +296,15 @@ class PooledSource:
                 return Pooled()
             if not isinstance(reply, Given) or len(reply.lengths) != 8 * len(rows):
                 raise ProtocolError(f"{connection.name} answered with {type(reply).__name__}")
-            lengths = np.frombuffer(reply.lengths, np.int64)
-            if (lengths < -1).any() or int(lengths[lengths > 0].sum()) != len(body):
+            lengths: list[int] = np.frombuffer(reply.lengths, np.int64).tolist()
+            if min(lengths) < -1 or sum(lengths) + lengths.count(-1) != len(body):
                 raise ProtocolError(f"{connection.name} gave other bytes than it said")
         except TROUBLE:
             members.drop(node, connection)
             members.trouble(node)
             return Pooled()
         at = got = 0
-        for row, length in zip(rows.tolist(), lengths.tolist(), strict=True):
+        for row, length in zip(rows, lengths, strict=True):
             if length >= 0:
                 out[row] = body[at : at + length]
                 at += length

@@ -210,9 +210,9 @@ class NodeServer:
         if len(want.samples) % 8 or len(want.samples) > 8 * MOST_SAMPLES:
             raise ProtocolError(f"a request of {len(want.samples)} bytes")
         numbers = np.frombuffer(want.samples, np.int64)
-        if len(numbers) and not 0 <= int(numbers.min()) <= int(numbers.max()) < dataset.samples:
-            raise ProtocolError(f"a sample that is none of {dataset.samples}")
         samples: list[int] = numbers.tolist()
+        if samples and not 0 <= min(samples) <= max(samples) < dataset.samples:
+            raise ProtocolError(f"a sample that is none of {dataset.samples}")
         reading = self.memory.read(dataset.name, samples)
         try:
             blobs = reading.samples
@@ -230,7 +230,7 @@ class NodeServer:
             reading.done()
         with self._lock:
             self._served += len(body)
-            self._served_bytes += int(lengths[lengths > 0].sum())
+            self._served_bytes += sum(map(len, body))
 
     def _define(self, connection: Wire, define: Define) -> None:
         """Make a dataset of its definition. It is listed here: what this node sees has to be what the job sees."""
@@ -271,7 +271,7 @@ class NodeServer:
             raise ProtocolError(f"position {ahead.position} of {dataset.samples}")
         with self._lock:
             before = self._preloads.get(dataset.name)
-            placement = Placement(self._view, dataset.name)
+            placement = Placement(self._view, dataset.name, dataset.samples)
             same = before is not None and before[0] == ahead
             if before is not None:
                 before[1].stop()

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.cache.arena import Arena
 from headrace.cluster.messages import Grant, Teach
@@ -38,10 +39,8 @@ class Known:
         source = source_from_plain(json.loads(teach.source))
         if source.fingerprint() != teach.dataset:
             raise OptionError("this node sees other files there than the job does")
-        pool = Pool(path, teach.dataset, teach.source)
-        recipe = Recipe.from_dict(
-            json.loads(teach.definition), source=PooledSource(source, pool), trust_code=code
-        )
+        self._source = PooledSource(source, Pool(path, teach.dataset, teach.source))
+        recipe = Recipe.from_dict(json.loads(teach.definition), source=self._source, trust_code=code)
         if recipe.collate is not None:
             raise OptionError("collate= is called with whole batches, which helpers have not")
         # (of other versions of the same code, rows may look alike)
@@ -73,6 +72,10 @@ class Known:
         if program.layout is None:
             raise OptionError("rows of this recipe are of no known size")
         return program.layout
+
+    def read_ahead(self, samples: NDArray[np.int64]) -> None:
+        """Read what this thread makes next."""
+        self._source.read_ahead(samples)
 
     def make(self, grant: Grant) -> tuple[list[Any], list[tuple[int, str, str]], float]:
         """See ``Bench``."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
-_AHEAD = 3
+_AHEAD = 4
 """Orders that a helper has at a time: those that it makes, and one to go on with."""
 
 

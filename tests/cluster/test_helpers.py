@@ -24,9 +24,9 @@ from headrace.channel import wire
 from headrace.cluster import agent, joining
 from headrace.cluster import helper as helper_module
 from headrace.cluster import members as members_module
-from headrace.cluster.helper import Config, Helpers
+from headrace.cluster.helper import Config, Helpers, HelperServer
 from headrace.cluster.members import ask, greet
-from headrace.cluster.messages import Grant, Teach
+from headrace.cluster.messages import Grant, Teach, decode_request
 from headrace.cluster.nixl_rows import NixlReceiving
 from headrace.cluster.rows import NIXL, TLS
 from headrace.core.errors import HostRefused
@@ -194,6 +194,37 @@ def test_a_helper_that_hangs_is_not_waited_for(
         assert same([first + rest], wanted[:1])
         assert same(epochs(loader, 2), wanted[1:])
     os.kill(helpers._processes[0].pid, signal.SIGCONT)
+
+
+def test_no_batch_waits_for_a_helper_that_never_gets_to_it(
+    servers: Servers, photos: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Helpers run when nobody else does: on a busy node, never. This one takes what it is granted, and is silent."""
+    monkeypatch.setattr(agent, "_PATIENCE", 3600.0)
+    taken: list[Grant] = []
+    monkeypatch.setattr(HelperServer, "_work", lambda self: None)
+    monkeypatch.setattr(HelperServer, "_take", _noting(HelperServer._take, taken))
+    silent = HelperServer(Config("n1", "127.0.0.1", TOKEN, servers.nodes["n1"].socket)).listen()
+    servers.nodes["n1"] = msgspec.structs.replace(servers.nodes["n1"], helpers=(silent,))
+    servers.tell()
+    with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
+        assert same(epochs(loader), wanted)
+        for _ in range(200):
+            if taken:
+                break
+            epochs(loader, 1)
+        assert loader.stats().pool.helped == 0
+    assert len(taken) == 1, "it was tried, once"
+
+
+def _noting(take: Any, taken: list[Grant]) -> Any:
+    def noted(self: HelperServer, client: Any, data: bytes) -> None:
+        request = decode_request(data)
+        if isinstance(request, Grant):
+            taken.append(request)
+        take(self, client, data)
+
+    return noted
 
 
 def test_an_agent_that_is_killed_is_replaced(

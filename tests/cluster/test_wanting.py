@@ -29,17 +29,17 @@ def test_workers_hear_how_many_orders_others_take_for_as_long_as_there_are_other
     monkeypatch.setattr(time, "monotonic", lambda: clock)
     monkeypatch.setattr(time, "monotonic_ns", lambda: int(1e9 * clock))
     one = Wanting(board, workers=1)
-    assert not one.decide(helped=False)
+    assert not one.decide(there=False, helped=False)
     assert not board.shared, "nobody else is there"
-    one.decide(helped=True)
+    one.decide(there=True, helped=True)
     assert board.shared and board.taken == 0.0
     for _ in range(30):
         one.took()
     clock += 0.6
-    one.decide(helped=True)
+    one.decide(there=True, helped=True)
     assert board.taken == pytest.approx(50, abs=0.1)
     clock += 0.4
-    assert not one.decide(helped=False)
+    assert not one.decide(there=False, helped=False)
     assert board.shared, "who has just gone may come again"
     clock += 2 * wanting._LATELY
     assert not board.shared and board.taken == 0.0
@@ -52,7 +52,7 @@ def test_help_is_wanted_where_more_waits_than_a_batch_and_nobody_is_told_at_the_
         assert not one.now()
         board.post(order, (0, 64), 0, 8)
     assert one.now()
-    one.decide(helped=True)
+    one.decide(there=True, helped=True)
     assert board.shared
     one.close()
     assert not board.shared and not board.left

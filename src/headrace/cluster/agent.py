@@ -5,6 +5,9 @@ and its orders are posted again when it dies. It claims only what its node's own
 it grants room to a helper, which sends rows without being asked again; they are received straight into the slot. Only
 what holds a grant writes there: when a connection ends, whatever was granted over it is void, and the agent makes
 those rows itself, as any worker would.
+
+A helper of whom nothing is known is tried first, with an order that somebody else makes: it runs when nobody else on
+its node does, which may be never, and no batch is to wait for that.
 """
 
 from __future__ import annotations
@@ -53,10 +56,12 @@ _TAKEN = 5.0
 _LISTING = 600.0
 """Seconds for a helper to list the dataset and make the recipe ready."""
 _PATIENCE, _LEAST, _TIMES = 10.0, 1.5, 10.0
-"""Seconds for rows to come: at first; and once it is known what they usually take, so many times that, at least the
+"""Seconds for rows to come: of a trial; and once it is known what they usually take, so many times that, at least the
 second. A batch waits for them, and they can be made here."""
-_AGAIN = 5.0
-"""Seconds after which a helper that failed is tried again."""
+_AGAIN, _LONGEST = 5.0, 60.0
+"""Seconds after which a helper that failed is tried again; of one that is late again and again, at most."""
+_GOOD = 16
+"""Orders in time after which it does not matter that a helper was late before."""
 _REFUSED = 60.0
 """And one that cannot prepare these rows."""
 _MISTRUST = 60.0
@@ -86,7 +91,8 @@ class Assistance(NamedTuple):
 @dataclass
 class _Pending:
     order: Order
-    claim: Claim
+    claim: Claim | None
+    """None: a trial. Somebody else makes the order."""
     since: float
     nbytes: int
     flight: int
@@ -108,7 +114,15 @@ class _Line:
     over: bool = False
     pending: dict[int, _Pending] = field(default_factory=dict)
     usual: float = 0.0
-    """Seconds that an order takes, from its grant to its last row."""
+    """Seconds that an order takes, from its grant to its last row; 0: it was not tried yet."""
+    done: int = 0
+    """Orders of which rows came."""
+    late: bool = False
+
+    @property
+    def untried(self) -> bool:
+        """Whether it could be given a trial."""
+        return self.ready and not (self.over or self.usual or self.pending)
 
     @property
     def patience(self) -> float:
@@ -135,6 +149,8 @@ class Agent:
         self._trying = threading.Lock()
         self._lines: dict[str, _Line] = {}
         self._rests: dict[str, float] = {}
+        self._late: dict[str, int] = {}
+        """By helper: how often it was late, one time after the other."""
         self._mistrusted: dict[str, float] = {}
         """By helper: until when nothing is to be written by it."""
         self._no_nixl: str | None = None
@@ -169,8 +185,12 @@ class Agent:
                 self._make(*order)
                 continue
             line = self._free_line()
-            yields = self._wanting.decide(helped=any(one.ready for one in self._lines.values()))
-            if self._layout is None and self._wanting.now():
+            with self._lock:
+                lines = [one for one in self._lines.values() if one.ready and not one.over]
+            helped = any(one.usual for one in lines)
+            yields = self._wanting.decide(there=bool(lines), helped=helped)
+            to_try = not helped and any(one.untried for one in lines)
+            if (self._layout is None or to_try) and self._wanting.now():
                 self._make_first()
                 continue
             if line is None or not (yields or self._wanting.now()):
@@ -195,15 +215,21 @@ class Agent:
         self._stages.close()
 
     def _make_first(self) -> None:
-        """Make an order, to see how rows look: where code of the user's makes them, orders say so."""
+        """Make an order: to see how rows look, since where code of the user's makes them, orders say so; and to try
+        helpers with it."""
         claim = self._link.board.claim(self._link.claimer)
         if claim is None:
+            with self._changed:
+                self._changed.wait(_POLL)
             return
+        self._wanting.took()
         order = self._stages.load(claim)
         if order.layout:
             self._lay_out(pickle.loads(order.layout))
         if order.alone:
             self._link.board.mark_alone(claim)
+        else:
+            self._try_with(order)
         self._make(order, claim)
 
     # -- orders ----------------------------------------------------------------------------------------------------
@@ -222,15 +248,28 @@ class Agent:
             self._link.board.mark_alone(claim)
             self._make(order, claim)
             return
-        number, nbytes = next(self._numbers), count * self._row
+        if not self._grant(line, order, claim):
+            with self._lock:
+                self._undone.append((order, claim))
+        self._try_with(order)
+
+    def _try_with(self, order: Order) -> None:
+        """Have those helpers make an order of whom nothing is known. What they send is of no use but for that."""
+        with self._lock:
+            untried = [one for one in self._lines.values() if one.untried]
+        for line in untried:
+            self._grant(line, order, None)
+
+    def _grant(self, line: _Line, order: Order, claim: Claim | None) -> bool:
+        """Room for an order's rows; whether the helper is still there. ``claim``: None where it is a trial."""
+        number, nbytes = next(self._numbers), len(order.indices) // 8 * self._row
         place, land = self._room(line, number, nbytes)
         grant = Grant(
             number, self._assistance.recipe, order.seed, order.epoch, order.step, order.indices, order.words, place
         )  # fmt: skip
         with self._lock:
             if line.over or line.wire is None:
-                self._undone.append((order, claim))
-                return
+                return False
             transfers = 1 + sum(len(one.pending) for one in self._lines.values())
             self._in_flight += nbytes
             line.pending[number] = _Pending(
@@ -243,6 +282,7 @@ class Agent:
             connection.send(encode(grant), seconds=_TAKEN)
         except TROUBLE:
             connection.shut()  # (the thread that receives gives back what was granted)
+        return True
 
     def _room(self, line: _Line, number: int, nbytes: int) -> tuple[int, Land | None]:
         """Where a helper is to put rows."""
@@ -288,7 +328,7 @@ class Agent:
         with self._lock:
             if not self._pace.may_go(self._wanting.help.rows * self._row, self._in_flight):
                 return None
-            lines = [one for one in self._lines.values() if one.ready and not one.over]
+            lines = [one for one in self._lines.values() if one.usual and not one.over]
             place = choose([(len(one.pending), one.usual) for one in lines])
             return None if place is None else lines[place]
 
@@ -309,6 +349,7 @@ class Agent:
             for key, line in self._lines.items():
                 late = [one for one in line.pending.values() if now - one.since > line.patience]
                 if line.wire is not None and (key not in wanted or late):
+                    line.late = bool(late)
                     line.wire.shut()
             new = [key for key in wanted if key not in self._lines and self._rests.get(key, 0.0) <= now]
             for key in new:
@@ -359,10 +400,16 @@ class Agent:
         finally:
             with self._changed:
                 line.over = True
-                self._undone += [(one.order, one.claim) for one in line.pending.values()]
+                self._undone += [
+                    (one.order, one.claim) for one in line.pending.values() if one.claim is not None
+                ]
                 self._in_flight -= sum(one.nbytes for one in line.pending.values())
                 line.pending.clear()
                 self._lines.pop(line.key, None)
+                if line.late:
+                    times = 0 if line.done >= _GOOD else self._late.get(line.key, 0)
+                    self._late[line.key] = times + 1
+                    rest = min(_LONGEST, _AGAIN * 2**times)
                 self._rests[line.key] = time.monotonic() + rest
                 if (
                     isinstance(line.receiving, NixlReceiving)
@@ -395,7 +442,8 @@ class Agent:
             raise ProtocolError(f"{connection.name} sent rows that nobody granted room for")
         order = pending.order
         assert self._layout is not None
-        receiving.take(reply.number, nbytes, _rows_of(self._layout, self._link, order), _PATIENCE)
+        into = _rows_of(self._layout, self._link, order) if pending.claim is not None else self._nowhere(order)
+        receiving.take(reply.number, nbytes, into, _PATIENCE)
         count = len(order.indices) // 8
         faults = [(row, reason, trace) for row, reason, trace in reply.faults if 0 <= row < count]
         now = time.monotonic()
@@ -404,11 +452,21 @@ class Agent:
             del line.pending[reply.number]
             self._in_flight -= pending.nbytes
             line.usual += (0.2 if line.usual else 1.0) * (took - line.usual)
+            line.done += 1
             self._pace.arrived(pending.nbytes, max(0.0, took - reply.held), pending.flight, pending.transfers)
             self._changed.notify_all()
+        if pending.claim is None:
+            return
         done = OrderDone(order.id, faults, spent=Spent(helped=count))
         self._stages.store.finished(order, done)
         self._link.send(done)
+
+
+    def _nowhere(self, order: Order) -> list[memoryview]:
+        """Memory for the rows of a trial."""
+        assert self._layout is not None
+        count = len(order.indices) // 8
+        return [memoryview(bytearray(count * one.nbytes)) for one in self._layout.fields]
 
 
 def _rows_of(layout: RowLayout, link: Link, order: Order) -> list[memoryview]:

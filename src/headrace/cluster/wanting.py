@@ -34,9 +34,9 @@ class Wanting:
         """An order was claimed, for somebody else to make."""
         self._taken += 1
 
-    def decide(self, *, helped: bool) -> bool:
-        """Whether this rank's workers leave all orders to helpers, just now; they are told. ``helped``: there are
-        some."""
+    def decide(self, *, there: bool, helped: bool) -> bool:
+        """Whether this rank's workers leave all orders to helpers, just now; they are told. ``there``: there are
+        some; ``helped``: and some of them have shown what they do."""
         now = time.monotonic()
         if self.now():
             self._wanted = now
@@ -46,7 +46,7 @@ class Wanting:
         if yields != self._yields or (yields and now > self._told + _LATELY / 2):
             self._board.leave_orders(_LATELY if yields else 0.0)
             self._yields, self._told = yields, now
-        if helped and now > self._shared + _LATELY / 2:
+        if there and now > self._shared + _LATELY / 2:
             # (what a worker has claimed long before it gets to it, batches wait for that others are done with; and it
             # is not seen that help is wanted)
             self._board.share_orders(_LATELY, self._taken / (now - self._shared) if self._shared else 0.0)

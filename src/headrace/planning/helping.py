@@ -120,10 +120,9 @@ class Few:
 def choose(helpers: Sequence[tuple[int, float]]) -> int | None:
     """The helper that an order goes to, by its place; None: all have enough to do.
 
-    ``helpers``: of each, the orders that it has, and the seconds that one takes it (0: not known). Of whom nothing is
-    known, one order is at stake: it may be behind a slow link.
+    ``helpers``: of each, the orders that it has, and the seconds that one takes it.
     """
-    free = [place for place, (orders, usual) in enumerate(helpers) if orders < (_AHEAD if usual else 1)]
+    free = [place for place, (orders, _) in enumerate(helpers) if orders < _AHEAD]
     if not free:
         return None
     return min(free, key=lambda place: ((helpers[place][0] + 1) * helpers[place][1], helpers[place][0]))

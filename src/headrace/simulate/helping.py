@@ -153,9 +153,9 @@ class Agent:
         """The helper that is likely to be done first, if bytes may come."""
         if self._pace is not None and not self._pace.may_go(self._help.rows * self._row, self._in_flight):
             return None
-        lines, now = self._lines, self.node.clock.now
-        if self._resting > now:
-            lines = [one for one in lines if one.until <= now]
+        now = self.node.clock.now
+        # (where an agent tries a helper first with an order that it makes itself, here one order is all of it)
+        lines = [one for one in self._lines if one.until <= now and (one.usual or not one.pending)]
         place = choose([(len(one.pending), one.usual) for one in lines])
         return None if place is None else lines[place]
 

@@ -24,6 +24,8 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 # And they share few CPUs: threads of torch's that wait for each other should sleep, not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# Ray has what it runs step back for everybody else, and here everybody else is a test: it would hardly run at all.
+os.environ.setdefault("RAY_worker_niceness", "0")
 
 # Where the tests run in the background of a script, the shell lets them ignore Ctrl-C, and so would every process
 # that they start and interrupt.

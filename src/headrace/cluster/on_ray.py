@@ -77,6 +77,7 @@ class NodeActor:
 
     def __init__(self, node: str, token: str, terms: Terms) -> None:
         ray = import_ray()
+        step_forward()
         helpers = usable_cpus() if terms.cpus < 0 else terms.cpus
         check_room(terms.ports, helpers)
         budget = parse_size(terms.memory, total=available_memory(), option="memory")
@@ -118,6 +119,15 @@ class NodeActor:
             os.unlink(self._self.socket)
 
 
+def step_forward() -> None:
+    """Be no less urgent than what trains. Ray has its processes step back for all others; but who waits for a node
+    server, others train with. Few are allowed to (root is): else it stays as it is."""
+    for thread in os.listdir("/proc/self/task"):
+        with contextlib.suppress(OSError):
+            if os.getpriority(os.PRIO_PROCESS, int(thread)) > 0:
+                os.setpriority(os.PRIO_PROCESS, int(thread), 0)
+
+
 def _last_line(text: str) -> str:
     """What went wrong, of what Ray says of it."""
     return next((one.strip() for one in reversed(text.splitlines()) if one.strip()), "")
@@ -135,6 +145,7 @@ class Manager:
 
     def __init__(self, token: str, terms: Terms) -> None:
         self._ray = import_ray()
+        step_forward()
         self._token, self._terms = token, terms
         self._members = Membership(patience=_PATIENCE, hopeless=_HOPELESS, start=_START)
         self._actors: dict[str, Any] = {}

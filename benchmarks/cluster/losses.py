@@ -44,6 +44,15 @@ CUT, AWAY = 2.0, 6.0
 """Seconds for which a cable is cut, and the fourth node is gone."""
 QUIET = 20.0
 """Seconds for which the undisturbed rate is measured."""
+KINDS = {
+    "servers": "ray::NodeActor",
+    "manager": "ray::Manager",
+    "ranks": "losses_job",
+    "workers": "spawn_main",
+    "helpers": "headrace.cluster.helper",
+    "hosts": "headrace.host.service",
+}
+"""Processes of headrace's, by what their command lines have in them."""
 
 
 class Losses:
@@ -123,7 +132,7 @@ class Losses:
         self.ray.command("stop")
         self.processes: list[tuple[int, str]] = []
         for _ in range(20):
-            self.processes = [one for node in lan.nodes for one in _titles(node) if _ours(one[1])]
+            self.processes = [one for node in lan.nodes for one in _titles(node) if _kind(one[1])]
             if not self.processes:
                 return
             time.sleep(1)
@@ -164,11 +173,14 @@ class Losses:
             time.sleep(CUT)
             lan.cut(lan.nodes[node], cut=False)
 
-    def settled_memory(self, lan: Lan) -> float:
-        """What all processes of headrace have together after a quiet time, shared pages counted once; MB."""
+    def settled_memory(self, lan: Lan) -> dict[str, float]:
+        """What all processes of headrace have together after a quiet time, shared pages counted once; MB by kind."""
         time.sleep(QUIET)
-        pids = {pid for node in lan.nodes for pid, title in _titles(node) if _ours(title)}
-        return sum(map(_pss, pids)) / 1e6
+        found = dict.fromkeys(KINDS, 0.0)
+        for pid, title in {one for node in lan.nodes for one in _titles(node)}:
+            if kind := _kind(title):
+                found[kind] += _pss(pid) / 1e6
+        return found
 
     # -- what came of it ------------------------------------------------------------------------------------------
 
@@ -194,7 +206,7 @@ class Losses:
         print(
             f"\nundisturbed: {usual:,.0f} images/s over {RANKS} ranks; rates as parts of it\n\n{table(rows)}\n\n"
             f"{len(epochs)} epochs, {sum(one['epoch'] for one in epochs)} exact; memory of all processes "
-            f"{self.before:,.0f} MB before the first loss, {self.after:,.0f} MB after the last; "
+            f"{_shown(self.before)} MB before the first loss, {_shown(self.after)} MB after the last; "
             f"left behind: {len(self.processes)} processes, {len(self.left)} files in /dev/shm\n"
         )
         for rank in told:
@@ -207,7 +219,10 @@ class Losses:
             target("ranks that failed", [float(self.failed)], "<=", 0),
             target("rate from 5 s after a loss on, the median", [statistics.median(after)], ">=", 0.95),
             target("losses after which it is back to 95 % by then", [back], ">=", 1),
-            target("memory after all losses, over before", [self.after / self.before], "<=", 1.1),
+            target(
+                "memory after all losses, over before",
+                [sum(self.after.values()) / sum(self.before.values())], "<=", 1.1,
+            ),
             target("processes and shared files left behind", [float(left)], "<=", 0),
         ]  # fmt: skip
         result = {
@@ -240,10 +255,14 @@ def _titles(node: str) -> list[tuple[int, str]]:
     return found
 
 
-def _ours(title: str) -> bool:
-    return (
-        title.startswith(("ray::NodeActor", "ray::Manager")) or "losses_job" in title or "spawn_main" in title
-    )
+def _kind(title: str) -> str:
+    """What a process of headrace's is; empty: none of these."""
+    return next((kind for kind, mark in KINDS.items() if mark in title), "")
+
+
+def _shown(memory: dict[str, float]) -> str:
+    parts = ", ".join(f"{kind} {nbytes:,.0f}" for kind, nbytes in memory.items())
+    return f"{sum(memory.values()):,.0f} ({parts})"
 
 
 def _kill(node: str, title: str) -> None:

@@ -37,6 +37,7 @@ from headrace.planning.helping import Few
 from headrace.recipes.compile import compile_recipe
 from tests.cluster import user_steps
 from tests.cluster.nodes import TOKEN, Servers, needs_nixl, write_photos
+from tests.loader.device_jobs import Own, stand_in
 from tests.loader.helpers import wait_until
 
 PHOTOS = 96
@@ -312,6 +313,48 @@ def test_a_helper_without_nixl_does_without(
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.pathsep.join(sys.path)}")
     assert [helper.nixl for helper in servers.help("n1", 1, NIXL).all] == [False]
     assert "rows go over TLS: NIXL is not installed (no backend)" in capfd.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"gpu_decode": 1.0, "gpu_cache": "64MiB"},
+        {"gpu_decode": 0.5, "gpu_cache": "1MiB", "cache": "8MiB"},
+    ],
+    ids=str,
+)
+def test_rows_for_a_device(
+    servers: Servers, photos: Path, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Helpers make rows whole, also those that workers would leave to the device; last steps are done there."""
+    stand_in(Own(), monkeypatch.setattr)  # (this machine takes the place of the device)
+    paths = sorted(photos.glob("*.jpg"))
+    made = hr.Recipe(
+        hr.files(paths, range(len(paths))),
+        decode=hr.image.decode(reduce=False),
+        augment=[
+            hr.image.random_resized_crop(48),
+            hr.image.horizontal_flip(),
+            hr.image.color_jitter(0.3),
+            hr.image.normalise((0.4, 0.5, 0.6), (0.2, 0.2, 0.2)),
+        ],
+    )
+    with hr.DataLoader(made, **OPTIONS, share=False) as loader:
+        right = epochs(loader)
+    servers.help("n1", 1)
+    servers.tell()
+    with hr.DataLoader(made, **OPTIONS, device="cuda", **more) as loader:
+        for _ in range(20):
+            loader.set_epoch(0)
+            for mine, theirs in zip(epochs(loader), right, strict=True):
+                for (images, labels), (same_images, same_labels) in zip(mine, theirs, strict=True):
+                    assert torch.equal(labels, same_labels)
+                    assert torch.allclose(images, same_images, rtol=0, atol=1e-5)
+            if loader.stats().pool.helped:
+                break
+        assert loader.stats().pool.helped > 0
 
 
 @pytest.mark.slow

@@ -442,7 +442,9 @@ class Agent:
             raise ProtocolError(f"{connection.name} sent rows that nobody granted room for")
         order = pending.order
         assert self._layout is not None
-        into = _rows_of(self._layout, self._link, order) if pending.claim is not None else self._nowhere(order)
+        into = (
+            _rows_of(self._layout, self._link, order) if pending.claim is not None else self._nowhere(order)
+        )
         receiving.take(reply.number, nbytes, into, _PATIENCE)
         count = len(order.indices) // 8
         faults = [(row, reason, trace) for row, reason, trace in reply.faults if 0 <= row < count]
@@ -460,7 +462,6 @@ class Agent:
         done = OrderDone(order.id, faults, spent=Spent(helped=count))
         self._stages.store.finished(order, done)
         self._link.send(done)
-
 
     def _nowhere(self, order: Order) -> list[memoryview]:
         """Memory for the rows of a trial."""

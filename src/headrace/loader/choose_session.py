@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from headrace.cluster.joining import join
+from headrace.cluster.joining import Joined, join
 from headrace.loader.dataset_sessions import AssignedSession, ObjectSession
 from headrace.loader.device import IN_FLIGHT, DeviceFeed, find_device
 from headrace.loader.device_cache import cache_bytes
@@ -27,12 +28,17 @@ from headrace.loader.state import LoaderState
 from headrace.recipes.image import kernels
 from headrace.recipes.image.ops import Decode
 
+Expect = Callable[[Joined], None]
 
-def choose_session(spec: LoaderSpec, book: ErrorBook, seed: int, resume: LoaderState | None) -> Session:
-    """A new session of a loader; an iterable dataset's goes on from ``resume``."""
+
+def choose_session(
+    spec: LoaderSpec, book: ErrorBook, seed: int, resume: LoaderState | None, expect: Expect | None = None
+) -> Session:
+    """A new session of a loader; an iterable dataset's goes on from ``resume``. ``expect``: tells a cluster what
+    it is about to be asked for; it reads while workers start."""
     device = find_device(spec.options.device)
     pins = device is None and wants_pinning(spec.work.pin_memory, spec.work.pin_memory_device)
-    session: Any = _choose(spec, book, seed, resume, pins, device)
+    session: Any = _choose(spec, book, seed, resume, pins, device, expect)
     if device is not None:
         session.feed = DeviceFeed(device, chosen=":" in (spec.options.device or ""))
         if isinstance(session, Hosted):
@@ -48,9 +54,10 @@ def _choose(
     resume: LoaderState | None,
     pins: bool,
     device: torch.device | None,
+    expect: Expect | None,
 ) -> Any:
     if spec.data.recipe is not None:
-        return _recipe_session(spec, book, seed, pins, device)
+        return _recipe_session(spec, book, seed, pins, device, expect)
     if spec.work.workers == 0:
         if not spec.data.iterable:
             return InlineSession(spec, book, pins=pins)
@@ -81,7 +88,12 @@ def _object_task(spec: LoaderSpec, seed: int, resume: LoaderState | None) -> Obj
 
 
 def _recipe_session(
-    spec: LoaderSpec, book: ErrorBook, seed: int, pins: bool, device: torch.device | None
+    spec: LoaderSpec,
+    book: ErrorBook,
+    seed: int,
+    pins: bool,
+    device: torch.device | None,
+    expect: Expect | None,
 ) -> RecipeSession:
     recipe, options = spec.data.recipe, spec.options
     assert recipe is not None
@@ -92,6 +104,11 @@ def _recipe_session(
     first = first_here(options.rank)
     if first and isinstance(recipe.decoder, Decode):
         kernels.say_slow_path()  # here and not in the kernels, which every worker has
+    pool = None
+    if options.cluster is not False:
+        pool = join(recipe.source, must=options.cluster is True, find_rail=find_rail)
+        if pool is not None and expect is not None:
+            expect(pool)
     sharing = None
     if options.share:
         sharing = Sharing(
@@ -109,9 +126,6 @@ def _recipe_session(
             cache_bytes(options.gpu_cache, device, shared=sharing is not None),
             sharing.device_pool(device, device_memory) if sharing is not None else None,
         )
-    pool = None
-    if options.cluster is not False:
-        pool = join(recipe.source, must=options.cluster is True, find_rail=find_rail)
     return RecipeSession(
         spec,
         recipe,

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
+from headrace.cluster.joining import Joined
 from headrace.core.interrupts import held
 from headrace.loader.choose_session import choose_session
 from headrace.loader.dataset_sessions import AssignedSession
@@ -131,7 +132,7 @@ class Epochs:
         if beside:
             session = choose_session(spec, self.book, seed, resume)
         else:
-            session = self._take_session(spec, seed, resume)
+            session = self._take_session(spec, seed, epoch, resume)
         if resume is not None and asked is None:
             self._hearing.resumed(epoch)
         place, steps = self._begin(spec, session, seed, epoch, resume)
@@ -160,19 +161,8 @@ class Epochs:
             session.begin(draws, following)
         if kept:
             self.fed = (seed, epoch + 1) if following is not None else None
-        if (
-            kept
-            and isinstance(session, RecipeSession)
-            and session.pool is not None
-            and spec.options.rank == 0
-        ):
-            known = order.ours and not spec.drawn_by_host
-            session.pool.expect(
-                seed=seed,
-                epoch=epoch,
-                position=resume.position if resume is not None and known else 0,
-                shuffled=known and order.shuffle,
-            )
+        if kept and isinstance(session, RecipeSession) and session.pool is not None:
+            _expect(spec, session.pool, seed, epoch, resume)
         generator = None if order.generator is None else pack_generator(order.generator.get_state())
         position = resume.position if resume is not None else 0
         place = Place(seed, epoch, session, draws, position, generator)
@@ -205,7 +195,7 @@ class Epochs:
 
     # -- the session --------------------------------------------------------------------------------------
 
-    def _take_session(self, spec: LoaderSpec, seed: int, resume: LoaderState | None) -> Session:
+    def _take_session(self, spec: LoaderSpec, seed: int, epoch: int, resume: LoaderState | None) -> Session:
         if self._process != os.getpid():
             # The job was forked: what the loader has belongs to the process that it was forked from.
             self._process, self.session, self._finalizer, self.fed = os.getpid(), None, None, None
@@ -217,7 +207,9 @@ class Epochs:
             return self.session
         if self.session is not None:
             self.session.close()
-        self.session = choose_session(spec, self.book, seed, resume)
+        self.session = choose_session(
+            spec, self.book, seed, resume, lambda pool: _expect(spec, pool, seed, epoch, resume)
+        )
         self.fed = None
         if self._finalizer is not None:
             self._finalizer.detach()
@@ -307,6 +299,19 @@ def _promised(spec: LoaderSpec, resume: LoaderState | None) -> int | None:
     """Batches of a sampler, as far as it says how many it has."""
     size = None if spec.data.iterable else size_of(spec.order.keys)
     return None if size is None else size - (resume.position if resume is not None else 0)
+
+
+def _expect(spec: LoaderSpec, pool: Joined, seed: int, epoch: int, resume: LoaderState | None) -> None:
+    """Tell a cluster what an epoch is about to ask for. One rank says it for all."""
+    if spec.options.rank != 0:
+        return
+    known = spec.order.ours and not spec.drawn_by_host
+    pool.expect(
+        seed=seed,
+        epoch=epoch,
+        position=resume.position if resume is not None and known else 0,
+        shuffled=known and spec.order.shuffle,
+    )
 
 
 def _end(session: Session, observer: Observer) -> None:

@@ -26,12 +26,14 @@ from benchmarks.cluster.storage import Storage
 from benchmarks.cluster.tf_service import NoService, TfService
 from benchmarks.cluster.tf_service import environment as tf_environment
 from benchmarks.cluster.tf_service import python as tf_python
-from benchmarks.common.photos import PhotosUnavailable, make_photos
+from benchmarks.common.photos import PhotosUnavailable, make_large_photos, make_photos
 from benchmarks.common.progress import say
 from benchmarks.common.report import Target, header, publish, table, target
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODES = 4
+LARGE = 200
+"""Photos of 3 to 6 megapixels."""
 RANK_CPUS = 0.3
 """CPUs of a rank whose node has none left: for its loop, and for taking rows in."""
 _PATIENCE, _PATIENCE_QUICK = 600.0, 100.0
@@ -77,6 +79,8 @@ class ClusterBench:
             for number in range(self.rounds):
                 for name in self.contenders:
                     self.shared_data(lan, ray, name)
+                if not self.only or "large" in self.only:
+                    self.large(lan, ray)
                 if not self.only or "starved" in self.only:
                     self.starved(lan, ray)
                 say(f"round {number + 1} of {self.rounds} is over")
@@ -185,6 +189,37 @@ class ClusterBench:
                     out.append(json.loads(said.splitlines()[-1]))
             return out if len(out) == len(processes) else None
 
+    # -- photos that are costly to decode ----------------------------------------------------------------------------
+
+    def large(self, lan: Lan, ray: RayNodes) -> None:
+        """A job on each node over the same large photos, which nodes hold as they are, or decoded and resized."""
+        folder = make_large_photos(REPOSITORY / ".data", LARGE)
+        for node in lan.nodes:
+            lan.limit(node, self.node_rate)
+        for name, words in (("encoded", []), ("decoded", ["--tier", "cluster"])):
+            ray.command("start", "--memory", "256MiB", "--cpus", "0")
+            try:
+                before, cpu = [lan.moved(node)[0] for node in lan.nodes], used_cpu()
+                ranks = self.ranks(
+                    lan, ray, "headrace", range(NODES), epochs=4,
+                    words=["--source", str(folder.resolve()), "--large", *words],
+                )  # fmt: skip
+                moved = [lan.moved(node)[0] - then for node, then in zip(lan.nodes, before, strict=True)]
+                cpu = used_cpu() - cpu
+            finally:
+                ray.command("stop")
+            if ranks is not None:
+                rates = [[one["images"] / one["seconds"] for one in rank["epochs"]] for rank in ranks]
+                run = {
+                    "first": sum(rate[0] for rate in rates),
+                    "later": sum(statistics.mean(rate[1:]) for rate in rates),
+                    "node_mb": statistics.mean(moved) / 1e6,
+                    "cpu_s_per_1000": 1000
+                    * cpu
+                    / sum(one["images"] for rank in ranks for one in rank["epochs"]),
+                }
+                self.note(f"large, {name}", run)
+
     # -- a rank whose node has no CPU left ---------------------------------------------------------------------------
 
     def starved(self, lan: Lan, ray: RayNodes) -> None:
@@ -261,6 +296,8 @@ class ClusterBench:
             _incast(batch, paced=paced).partition(", ")[2] for batch in BATCHES for paced in (True, False)
         ]
         print(f"\nimages/s over {NODES} ranks, storage behind {self.storage_rate}\n\n{table(rows)}")
+        cells = ("first", "later", "node_mb", "cpu_s_per_1000")
+        print(_shown(self.found, "large", ("encoded", "decoded"), cells))
         print(_shown(self.found, "starved", ("busy", "little"), ("no help", "helped", "idle node", "ratio")))
         print(_shown(self.found, "incast", kinds, ("p50", "p99", "ratio", "images_s")))
         result = {
@@ -299,6 +336,16 @@ class ClusterBench:
             target(
                 "later epochs, the same",
                 ratios("later"), ">=", 2,
+            ),
+            target(
+                "large photos, later epochs: decoded in the nodes' memory, over encoded",
+                [
+                    there["later"] / here["later"]
+                    for there, here in zip(
+                        self.found.get("large, decoded", []), self.found.get("large, encoded", []), strict=False
+                    )
+                ],
+                ">=", 2,
             ),
             target(
                 "a rank whose CPU is busy, over what idle nodes can prepare",

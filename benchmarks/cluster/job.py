@@ -15,17 +15,24 @@ from typing import Any
 SIZE, BATCH = 160, 32
 
 
-def headrace(share: bool | str, workers: int, source: str, batch: int) -> Iterator[Any]:
-    """headrace's loader; epochs, one after the other."""
+def headrace(
+    share: bool | str, workers: int, source: str, batch: int, *, large: bool = False, tier: str = ""
+) -> Iterator[Any]:
+    """headrace's loader; epochs, one after the other. ``large``: photos that are resized first."""
     import headrace as hr
 
+    crop = (
+        [hr.image.resize(256), hr.image.random_crop(224)] if large else [hr.image.random_resized_crop(SIZE)]
+    )
     recipe = hr.Recipe(
         source=hr.folder(source),
         decode=hr.image.decode(),
-        augment=[hr.image.random_resized_crop(SIZE), hr.image.horizontal_flip()],
+        augment=[*crop, hr.image.horizontal_flip()],
     )
     # (the cache of one machine would hide what the cluster does: it is made too small for anything)
     options: dict[str, Any] = {"cache": 0} if share is False else {"cache": "1MiB", "sampling": "uniform"}
+    if tier:
+        options["tier"] = tier
     loader = hr.DataLoader(
         recipe, batch_size=batch, shuffle=True, num_workers=workers, share=share, **options
     )
@@ -128,10 +135,14 @@ def main() -> None:
     parser.add_argument("--meet", default="", help="a folder in which ranks meet before each epoch")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--name", default="0")
+    parser.add_argument("--large", action="store_true", help="the photos are large")
+    parser.add_argument("--tier", default="", help="for headrace")
     parser.add_argument("--batch", type=int, default=BATCH, help="images of a batch, for headrace")
     options = parser.parse_args()
     loaders = {
-        "headrace": lambda: headrace("ray", options.workers, options.source, options.batch),
+        "headrace": lambda: headrace(
+            "ray", options.workers, options.source, options.batch, large=options.large, tier=options.tier
+        ),
         "alone": lambda: headrace(False, options.workers, options.source, options.batch),
         "torch": lambda: torch_obstore(options.workers),
         "ray": lambda: ray_data(options.workers),

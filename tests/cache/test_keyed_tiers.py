@@ -1,4 +1,4 @@
-"""What holds for every tier by key: a folder on disk, a server, a cluster of servers."""
+"""What holds for every tier by key: a folder on disk, a server, a cluster of servers, the nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ import redis
 from headrace.cache.disk import DiskTier
 from headrace.cache.keyed import KeyTier
 from headrace.cache.redis_tier import RedisTier, hide_password
+from headrace.cluster.keyed_tier import NodesTier
 from tests.cache.valkey import Valkey, free_port
+from tests.cluster.nodes import Servers, forget_members
 
 BUDGET = 16 << 20
 Make = Callable[[int], KeyTier]
@@ -40,10 +42,16 @@ def clustered(folder: Path) -> Valkey:
     return made
 
 
-@pytest.fixture(params=["disk", "server", "cluster"])
+@pytest.fixture(params=["disk", "server", "cluster", "nodes"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     if request.param == "disk":
         yield lambda budget: DiskTier(str(tmp_path / "disk"), budget, bytes(16))
+        return
+    if request.param == "nodes":
+        nodes = Servers(tmp_path, count=3, memory=BUDGET // 3)
+        yield lambda budget: NodesTier(nodes.nodes["n0"].socket, "", "decoded so", budget)
+        forget_members()
+        nodes.close()
         return
     server = Valkey(tmp_path) if request.param == "server" else clustered(tmp_path)
     url = server.url if request.param == "server" else server.url.replace("redis://", "redis+cluster://")

@@ -14,6 +14,7 @@ import pytest
 import simplejpeg
 
 import headrace as hr
+from headrace.cluster import members
 from headrace.cluster.certificates import make_certificate
 from headrace.cluster.helper import Config, Helpers
 from headrace.cluster.messages import Node, View
@@ -97,6 +98,13 @@ class Servers:
             helpers.close()
         for server in self.servers.values():
             server.close()
+
+
+def forget_members() -> None:
+    """This process knows no servers any more."""
+    for _, found in members._here.values():
+        found.close()
+    members._here.clear()
 
 
 def make_files(folder: Path, count: int = 120, nbytes: int = 3000) -> Source:

@@ -22,7 +22,7 @@ from headrace.cluster.found import find_members, socket_of
 from headrace.cluster.members import Members
 from headrace.core.errors import HostUnavailable
 from headrace.host import control, runtime
-from tests.cluster.nodes import TOKEN, Servers, write_photos
+from tests.cluster.nodes import TOKEN, Servers, forget_members, write_photos
 
 REPO = Path(__file__).resolve().parents[2]
 PHOTOS = 24
@@ -37,9 +37,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setenv("HEADRACE_RUNTIME_DIR", f"{folder}/run")
         made = Path(runtime.runtime_dir())
         yield made
-        for _, one in members_module._here.values():
-            one.close()
-        members_module._here.clear()
+        forget_members()
         monkeypatch.setenv("HEADRACE_RUNTIME_DIR", str(made))
         if made.exists():
             made.chmod(0o700)

@@ -36,7 +36,7 @@ from headrace.planning import peers
 from headrace.planning.helping import Few
 from headrace.recipes.compile import compile_recipe
 from tests.cluster import user_steps
-from tests.cluster.nodes import TOKEN, Servers, needs_nixl, write_photos
+from tests.cluster.nodes import TOKEN, Servers, forget_members, needs_nixl, write_photos
 from tests.loader.device_jobs import Own, stand_in
 from tests.loader.helpers import wait_until
 
@@ -59,9 +59,7 @@ def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers
     monkeypatch.setattr(joining, "ray_node", lambda: "n0")
     monkeypatch.setattr(joining, "find_members", lambda **_: (here, members_module.members_of(here)))
     yield made
-    for _, found in members_module._here.values():
-        found.close()
-    members_module._here.clear()
+    forget_members()
     made.close()
 
 

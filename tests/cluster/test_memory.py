@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cluster import memory as memory_module
-from headrace.cluster.memory import PoolMemory
+from headrace.cluster.memory import PoolMemory, Reading
 
 BUDGET = 1 << 16
 
@@ -78,3 +78,64 @@ def test_a_dataset_that_nobody_uses_makes_room_for_another(monkeypatch: object) 
     held = {name: count for name, (_, count, _) in memory.describe().items()}
     assert held["a"] == 0 and held["b"] > 0 and held["c"] == 1
     assert memory.read("a", [1]).samples == [None]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["keep", "put", "put", "find", "begin", "end"]),
+            st.integers(0, 15),
+            st.integers(1, 9000),
+        ),
+        max_size=80,
+    )
+)
+def test_what_is_there_by_key_gives_way_and_is_whole_while_it_is_there(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    memory = PoolMemory(BUDGET)
+    memory.open("a", 16)
+    held: dict[int, bytes] = {}
+    put: dict[bytes, bytes] = {}
+    readings: list[tuple[Reading, bytes]] = []
+    for what, number, nbytes in steps:
+        key, group = bytes([number]) * 16, f"g{number % 2}"
+        if what == "keep" and number not in held:
+            data = data_of("a", number, nbytes)
+            if memory.keep("a", number, data):
+                held[number] = data
+            elif not readings:
+                # (where something lies between two that stay, there may be no range that is large enough)
+                assert memory.by_key == (0, 0), "nothing that is there by key keeps a sample out"
+        elif what == "put":
+            data = data_of(group, number, nbytes)
+            done = memory.put(group, key, memoryview(data))
+            if done:
+                put[key] = data
+        elif what == "find":
+            reading = memory.find(group, [key, bytes(15) + b"x"])
+            assert reading.samples[1] is None
+            assert memory.lengths(group, [key]) == [
+                -1 if reading.samples[0] is None else len(reading.samples[0])
+            ]
+            if reading.samples[0] is not None:
+                assert bytes(reading.samples[0]) == put[key]
+            reading.done()
+        elif what == "begin":
+            reading = memory.find(group, [key])
+            if reading.samples[0] is not None:
+                readings.append((reading, bytes(reading.samples[0])))
+            else:
+                reading.done()
+        elif what == "end" and readings:
+            readings.pop(0)[0].done()
+        for reading, data in readings:
+            found = reading.samples[0]
+            assert found is not None and bytes(found) == data, "what is being sent stays where it is"
+        for sample, data in held.items():
+            reading = memory.read("a", [sample])
+            assert bytes(reading.samples[0] or b"") == data
+            reading.done()
+        count, total = memory.by_key
+        assert memory.used == total + sum(map(len, held.values())) <= BUDGET
+        assert count <= len(put)

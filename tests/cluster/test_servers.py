@@ -47,7 +47,7 @@ from headrace.planning import peers
 from headrace.planning.rendezvous import key_of, owners
 from headrace.sampling.uniform import epoch_order
 from headrace.sources.source import Source
-from tests.cluster.nodes import TOKEN, Servers, make_files
+from tests.cluster.nodes import TOKEN, Servers, forget_members, make_files
 from tests.loader.helpers import wait_until
 
 SAMPLES = 120
@@ -70,9 +70,7 @@ def no_connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Each test has members of its own. (And files here are faster than any node: mostly that is not to matter.)"""
     monkeypatch.setattr(peers, "_SLACK", 60.0)
     yield
-    for _, found in members_module._here.values():
-        found.close()
-    members_module._here.clear()
+    forget_members()
 
 
 def introduce(servers: Servers, source: Source) -> PooledSource:

@@ -163,4 +163,9 @@ def _shown(found: list[Status]) -> list[str]:
         [name, f"{samples:,}", f"{there:,}", show_size(nbytes)]
         for name, (samples, there, nbytes) in held.items()
     ]
-    return [*lines, *table("datasets", ["", "samples", "held", "bytes"], rows)]
+    lines += table("datasets", ["", "samples", "held", "bytes"], rows)
+    if decoded := sum(one.decoded for one in found):
+        lines.append(
+            line("decoded", f"{decoded:,} samples, {show_size(sum(one.decoded_bytes for one in found))}")
+        )
+    return lines

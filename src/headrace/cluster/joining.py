@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from headrace.cluster.agent import Assistance
 from headrace.cluster.found import find_members, ray_node
+from headrace.cluster.keyed_tier import NodesTier
 from headrace.cluster.members import TROUBLE, Members, ask
 from headrace.cluster.messages import Ahead, Node
 from headrace.cluster.pooled import Pool, PooledSource, define
@@ -43,6 +44,11 @@ class Joined:
         """Those on other nodes, as they are now."""
         view, own = self._members.view, self._members.node
         return sum(len(node.helpers) for node in view.nodes if node.id != own)
+
+    def tier(self, group: str) -> NodesTier:
+        """The memory of all nodes, for samples that were decoded in one way."""
+        memory = sum(node.memory for node in self._members.view.nodes)
+        return NodesTier(self._pool.path, self._pool.rail, group, memory)
 
     def assistance(self, recipe: Recipe, *, decoded: bool, workers: int) -> Assistance | None:
         """What an agent has to know for others to prepare rows of a recipe; None: others cannot. ``decoded``: whether

@@ -1,8 +1,9 @@
-"""What one node holds of a dataset: encoded samples, in memory that is taken once.
+"""What one node holds of a dataset: encoded samples, in memory that is taken once; and what jobs put there by key.
 
 Samples come in as they are read, until the memory is full, and stay: each is used about as often as any other, so to
 let one go for another would gain nothing. Memory is given back by datasets as a whole, those first that nobody has
-used for longest. What there was no room for may wait for its one use in a small part apart.
+used for longest. What there was no room for may wait for its one use in a small part apart. What is there by key
+(samples that somebody has decoded) fills what is left, and gives way to encoded samples, since these cost storage.
 """
 
 from __future__ import annotations
@@ -39,10 +40,31 @@ class Held:
     used: float = field(default_factory=time.monotonic)
 
 
+@dataclass
+class Kept:
+    """A sample by key."""
+
+    start: int
+    length: int
+    reading: int = 0
+    """Those who read it just now."""
+
+
+@dataclass
+class Group:
+    """What is there by key of one kind: all that was decoded in one way."""
+
+    kept: dict[bytes, Kept] = field(default_factory=dict)
+    nbytes: int = 0
+    used: float = field(default_factory=time.monotonic)
+
+
 class Reading:
     """Samples that somebody is about to send. They stay where they are until ``done``."""
 
-    def __init__(self, memory: PoolMemory, held: Held, samples: list[memoryview | bytes | None]) -> None:
+    def __init__(
+        self, memory: PoolMemory, held: Held | list[Kept], samples: list[memoryview | bytes | None]
+    ) -> None:
         self._memory, self._held, self.samples = memory, held, samples
 
     def done(self) -> None:
@@ -66,6 +88,7 @@ class PoolMemory:
             self._free.free(0, self._kept)
         self._lock = threading.Lock()
         self._held: dict[str, Held] = {}
+        self._groups: dict[str, Group] = {}
         self._ahead: dict[tuple[str, int], bytes] = {}
         self._ahead_bytes = 0
 
@@ -100,10 +123,11 @@ class PoolMemory:
                 out.append(waiting)
             return Reading(self, held, out)
 
-    def done(self, held: Held) -> None:
+    def done(self, held: Held | list[Kept]) -> None:
         """Somebody has read."""
         with self._lock:
-            held.reading -= 1
+            for one in held if isinstance(held, list) else [held]:
+                one.reading -= 1
 
     def missing(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those that are not there."""
@@ -123,6 +147,8 @@ class PoolMemory:
             if held is None or held.starts[sample] >= 0:
                 return held is not None
             start = self._free.take(nbytes)
+            if start is None:
+                start = self._give_way(nbytes)
             if start is None and self._make_room(dataset):
                 start = self._free.take(nbytes)
             if start is None:
@@ -138,7 +164,8 @@ class PoolMemory:
         """How many samples of this size may come in now, to stay or to wait for their use."""
         with self._lock:
             waiting = max(0, self.budget - self._kept - self._ahead_bytes)
-            return self._free.total // nbytes + (
+            gives_way = sum(group.nbytes for group in self._groups.values())
+            return (self._free.total + gives_way) // nbytes + (
                 waiting // nbytes if self._ahead else max(1, waiting // nbytes)
             )
 
@@ -156,6 +183,84 @@ class PoolMemory:
                 one for one in self._ahead if one[0] == dataset and (served is None or served[one[1]])
             ]:
                 self._ahead_bytes -= len(self._ahead.pop(key))
+
+    # -- by key --------------------------------------------------------------------------------------------------
+
+    def find(self, group: str, keys: Sequence[bytes]) -> Reading:
+        """What there is by some keys; None in the place of one that is not there."""
+        out: list[memoryview | bytes | None] = [None] * len(keys)
+        reading = []
+        with self._lock:
+            found = self._groups.get(group)
+            if found is not None:
+                found.used = time.monotonic()
+                for at, key in enumerate(keys):
+                    kept = found.kept.get(key)
+                    if kept is not None:
+                        kept.reading += 1
+                        reading.append(kept)
+                        out[at] = self._view[kept.start : kept.start + kept.length]
+        return Reading(self, reading, out)
+
+    def lengths(self, group: str, keys: Sequence[bytes]) -> list[int]:
+        """Bytes of what there is by some keys; -1 in the place of one that is not there."""
+        with self._lock:
+            found = self._groups.get(group, Group()).kept
+            return [found[key].length if key in found else -1 for key in keys]
+
+    def put(self, group: str, key: bytes, data: memoryview) -> bool | None:
+        """Hold something by a key, if there is room; None: there is none. False: it was there already."""
+        if not len(data):
+            return False
+        with self._lock:
+            found = self._groups.setdefault(group, Group())
+            found.used = time.monotonic()
+            if key in found.kept:
+                return False
+            start = self._free.take(len(data))
+            if start is None and self._drop_idle(found):
+                start = self._free.take(len(data))
+            if start is None:
+                return None
+            self._view[start : start + len(data)] = data
+            found.kept[key] = Kept(start, len(data))
+            found.nbytes += len(data)
+            return True
+
+    def _drop(self, group: Group, key: bytes) -> None:
+        kept = group.kept.pop(key)
+        group.nbytes -= kept.length
+        self._free.free(kept.start, kept.length)
+
+    def _drop_idle(self, wanted: Group) -> bool:
+        """Let go of what nobody has asked for lately."""
+        now, some = time.monotonic(), False
+        for group in self._groups.values():
+            if group is not wanted and now - group.used > _QUIET:
+                for key in [key for key, kept in group.kept.items() if not kept.reading]:
+                    self._drop(group, key)
+                    some = True
+        return some
+
+    def _give_way(self, nbytes: int) -> int | None:
+        """Room for an encoded sample, in the place of others that are there by key: those first that nobody has asked
+        for lately, and of these what came first."""
+        for group in sorted(self._groups.values(), key=lambda one: one.used):
+            for key in [key for key, kept in group.kept.items() if not kept.reading]:
+                self._drop(group, key)
+                start = self._free.take(nbytes)
+                if start is not None:
+                    return start
+        return None
+
+    @property
+    def by_key(self) -> tuple[int, int]:
+        """How much is there by key, and its bytes."""
+        with self._lock:
+            groups = self._groups.values()
+            return sum(len(one.kept) for one in groups), sum(one.nbytes for one in groups)
+
+    # -- all of it -----------------------------------------------------------------------------------------------
 
     def _make_room(self, wanted: str) -> bool:
         """Let the dataset go that was not used for longest, if there is one that nobody uses."""
@@ -183,6 +288,7 @@ class PoolMemory:
         """Give the memory back."""
         with self._lock:
             self._held.clear()
+            self._groups.clear()
             self._ahead.clear()
             self._view.release()
             self._memory.close()

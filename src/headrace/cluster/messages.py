@@ -10,11 +10,15 @@ from typing import Annotated
 
 import msgspec
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised with every change of these messages."""
 MOST_SAMPLES = 1 << 16
 """That one request may ask for."""
 MOST_NODES = 4096
+KEY = 16
+"""Bytes of a key."""
+MOST_PUT = 128 << 20
+"""Bytes that are put by key at a time."""
 
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -129,6 +133,29 @@ class Given(Message, frozen=True):
     stored: tuple[int, int, int, float] = (0, 0, 0, 0.0)
 
 
+class Find(Message, frozen=True):
+    """What others have put by keys of ``KEY`` bytes each. ``Given`` is the answer. ``peek``: lengths alone."""
+
+    group: Name
+    keys: bytes
+    peek: bool = False
+
+
+class Put(Message, frozen=True):
+    """Hold what stands beside this, by its keys, as far as there is room. ``lengths``: int64 each."""
+
+    group: Name
+    keys: bytes
+    lengths: bytes
+
+
+class Took(Message, frozen=True):
+    """How much of what was put is held now, and was not before; and whether there was room for all of it."""
+
+    count: Count
+    room: bool
+
+
 class Ahead(Message, frozen=True):
     """A job begins an epoch, at ``position`` of the order that follows from ``seed``."""
 
@@ -227,10 +254,13 @@ class Status(Message, frozen=True):
     fetched_bytes: Count
     clients: Count
     datasets: tuple[DatasetStatus, ...] = ()
+    decoded: Count = 0
+    """Samples that jobs have put there, decoded."""
+    decoded_bytes: Count = 0
 
 
-Request = Hello | Watch | Open | Define | Want | Ahead | GetStatus | Teach | Land | Grant
-Reply = Welcome | Refused | View | Opened | Given | Noted | Status | Rows
+Request = Hello | Watch | Open | Define | Want | Find | Put | Ahead | GetStatus | Teach | Land | Grant
+Reply = Welcome | Refused | View | Opened | Given | Took | Noted | Status | Rows
 
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

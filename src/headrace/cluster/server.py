@@ -24,10 +24,13 @@ from headrace.cluster.fetching import Dataset, Fetcher, Preload
 from headrace.cluster.greeting import GREETING, refusal
 from headrace.cluster.memory import PoolMemory
 from headrace.cluster.messages import (
+    KEY,
+    MOST_PUT,
     MOST_SAMPLES,
     Ahead,
     DatasetStatus,
     Define,
+    Find,
     GetStatus,
     Given,
     Hello,
@@ -35,9 +38,11 @@ from headrace.cluster.messages import (
     Noted,
     Open,
     Opened,
+    Put,
     Refused,
     Request,
     Status,
+    Took,
     View,
     Want,
     Watch,
@@ -146,7 +151,7 @@ class NodeServer:
         try:
             if self._greet(connection, local):
                 while not self._closed:
-                    self._answer(connection, connection.receive(seconds=None)[0])
+                    self._answer(connection, *connection.receive(seconds=None, body_limit=MOST_PUT))
         except (OSError, EOFError):
             pass
         except (HeadraceError, msgspec.MsgspecError) as error:
@@ -176,11 +181,17 @@ class NodeServer:
     ) -> None:
         connection.send(encode(message), body or (), seconds=_SLOW)
 
-    def _answer(self, connection: Wire, data: bytes) -> None:
+    def _answer(self, connection: Wire, data: bytes, body: memoryview) -> None:
         request: Request = decode_request(data)
+        if len(body) and not isinstance(request, Put):
+            raise ProtocolError(f"{len(body)} bytes beside {type(request).__name__}")
         match request:
             case Want():
                 self._give(connection, request)
+            case Find():
+                self._find(connection, request)
+            case Put():
+                self._put(connection, request, body)
             case Open():
                 found = self._datasets.get(request.dataset)
                 self._reply(connection, Opened(found is not None, found.samples if found else 0))
@@ -231,6 +242,42 @@ class NodeServer:
         with self._lock:
             self._served += len(body)
             self._served_bytes += sum(map(len, body))
+
+    @staticmethod
+    def _keys(keys: bytes) -> list[bytes]:
+        if len(keys) % KEY or len(keys) > KEY * MOST_SAMPLES:
+            raise ProtocolError(f"keys of {len(keys)} bytes")
+        return [keys[at : at + KEY] for at in range(0, len(keys), KEY)]
+
+    def _find(self, connection: Wire, find: Find) -> None:
+        keys = self._keys(find.keys)
+        if find.peek:
+            lengths = np.array(self.memory.lengths(find.group, keys), np.int64)
+            self._reply(connection, Given(lengths.tobytes(), 0, self._view.number))
+            return
+        reading = self.memory.find(find.group, keys)
+        try:
+            lengths = np.array([-1 if one is None else len(one) for one in reading.samples], np.int64)
+            body = [one for one in reading.samples if one is not None]
+            self._reply(connection, Given(lengths.tobytes(), len(body), self._view.number), body)
+        finally:
+            reading.done()
+        with self._lock:
+            self._served += len(body)
+            self._served_bytes += int(lengths[lengths > 0].sum())
+
+    def _put(self, connection: Wire, put: Put, body: memoryview) -> None:
+        keys = self._keys(put.keys)
+        lengths: list[int] = (
+            np.frombuffer(put.lengths, np.int64).tolist() if len(put.lengths) % 8 == 0 else []
+        )
+        if len(lengths) != len(keys) or any(one < 0 for one in lengths) or sum(lengths) != len(body):
+            raise ProtocolError(f"{len(keys)} keys and {len(lengths)} lengths for {len(body)} bytes")
+        at, count, room = 0, 0, True
+        for key, length in zip(keys, lengths, strict=True):
+            kept = self.memory.put(put.group, key, body[at : at + length])
+            at, count, room = at + length, count + bool(kept), room and kept is not None
+        self._reply(connection, Took(count, room))
 
     def _define(self, connection: Wire, define: Define) -> None:
         """Make a dataset of its definition. It is listed here: what this node sees has to be what the job sees."""
@@ -332,6 +379,7 @@ class NodeServer:
             self.fetcher.fetched_bytes,
             clients,
             datasets,
+            *self.memory.by_key,
         )
 
     def close(self) -> None:

@@ -42,6 +42,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
     - ``disk``: room for samples on a local disk, below the cache: bytes, ``"200GiB"``, a share of the file system, or
       a ``headrace.Disk``. It outlasts the job, and all jobs of this user and machine share it (docs/disk.md).
     - ``tier``: the same in a Redis or Valkey server, for many machines: its URL, or a ``headrace.Redis``.
+      ``"cluster"``: decoded samples in the memory of the nodes of ``share="ray"``.
     - ``split``: how the cache is divided, ``(encoded, decoded, augmented)``; by default as measurements suggest.
     - ``seed``: makes order and augmentations reproducible; with it, an epoch is a pure function of
       (seed, epoch).

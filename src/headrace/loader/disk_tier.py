@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.cache.disk import LEAST, DiskTier, read_speed
 from headrace.cache.redis_tier import RedisTier, hide_password
+from headrace.cluster.joining import Joined
 from headrace.core import environment
 from headrace.core.errors import OptionError
 from headrace.core.forms import CACHEABLE, Form
@@ -23,6 +24,8 @@ from headrace.planning import Staff, decoded_share
 from headrace.recipes.recipe import Recipe
 
 FORMS = ("auto", "encoded", "decoded")
+CLUSTER = "cluster"
+"""As a tier: the memory of the nodes of a Ray cluster."""
 _SCHEMES = ("redis://", "rediss://", "unix://", "redis+cluster://", "rediss+cluster://")
 
 
@@ -63,7 +66,7 @@ class DiskOption:
     """The same, checked."""
 
     path: str
-    """Of a folder, or the URL of a server."""
+    """Of a folder, or the URL of a server, or ``CLUSTER``."""
     nbytes: int
     form: str
     remote: bool = False
@@ -101,16 +104,18 @@ def read_disk(disk: Any) -> DiskOption | None:
 
 def read_tier(tier: Any) -> DiskOption:
     """What ``tier=`` means."""
+    if tier == CLUSTER:
+        return DiskOption(CLUSTER, 0, "decoded", remote=True)
     if not isinstance(tier, Redis):
         if not isinstance(tier, str):
             raise OptionError(
-                f"tier={tier!r}: write a URL such as 'redis://host:6379', or headrace.Redis(url, size)"
+                f"tier={tier!r}: write {CLUSTER!r}, a URL such as 'redis://host:6379', or headrace.Redis(url, size)"
             )
         tier = Redis(tier)
     if not tier.url.startswith(_SCHEMES):
         raise OptionError(
-            f"tier={hide_password(tier.url)!r}: expected a URL that begins with {', '.join(_SCHEMES[:-1])} or "
-            f"{_SCHEMES[-1]}"
+            f"tier={hide_password(tier.url)!r}: expected {CLUSTER!r}, or a URL that begins with "
+            f"{', '.join(_SCHEMES[:-1])} or {_SCHEMES[-1]}"
         )
     if tier.form not in FORMS[1:]:
         raise OptionError(f"Redis(form={tier.form!r}); choose one of {', '.join(map(repr, FORMS[1:]))}")
@@ -121,16 +126,24 @@ def read_tier(tier: Any) -> DiskOption:
 
 
 def use_disk(
-    option: DiskOption | None, recipe: Recipe, *, cache: Mapping[Form, int], staff: Staff
+    option: DiskOption | None,
+    recipe: Recipe,
+    *,
+    cache: Mapping[Form, int],
+    staff: Staff,
+    pool: Joined | None = None,
 ) -> DiskUse | None:
     """How a recipe's session uses its tier; None where there is nothing that it could keep.
 
     ``cache``: the budgets of the cache in memory. A job that keeps decoded samples there may have some on disk, too,
     if that promises more. One that does not prepares its images in another way, faster and not bit by bit the same.
-    What it gets is to depend on nothing but its options, so it is not for us to choose then.
+    What it gets is to depend on nothing but its options, so it is not for us to choose then. ``pool``: the memory of
+    a cluster, if there is one.
     """
     if option is None:
         return None
+    if option.path == CLUSTER:
+        return _use_nodes(recipe, pool)
     key = ""
     share = {"encoded": 0.0, "decoded": 1.0}.get(option.form)
     if share is None:
@@ -150,6 +163,20 @@ def use_disk(
     owner = hashlib.blake2b(source.fingerprint().encode(), digest_size=16).digest()
     tier = DiskTier(option.path, option.nbytes, owner)
     return DiskUse(tier, encoded, share, key, len(source))
+
+
+def _use_nodes(recipe: Recipe, pool: Joined | None) -> DiskUse:
+    """Decoded samples in the memory of a cluster's nodes. (Encoded ones they have anyway.)"""
+    if pool is None:
+        raise OptionError(
+            f"tier={CLUSTER!r} keeps decoded samples in the memory of a Ray cluster's nodes, and this loader uses "
+            'none: write share="ray" (docs/cluster.md)'
+        )
+    try:
+        key = recipe.share_key(Form.DECODED)
+    except OptionError as error:
+        raise OptionError(f"tier={CLUSTER!r}: {error}") from error
+    return DiskUse(pool.tier(key), False, 1.0, key, len(recipe.source))
 
 
 def _choose(option: DiskOption, recipe: Recipe, cache: Mapping[Form, int], staff: Staff) -> float:

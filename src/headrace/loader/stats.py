@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import msgspec
@@ -173,7 +174,7 @@ class Stats(msgspec.Struct, frozen=True):
                     f"{show_size(form.budget)}, {form.hits} hits"
                 )
         if self.disk is not None:
-            kind = "tier" if "://" in self.disk.path else "disk"
+            kind = "disk" if os.path.isabs(self.disk.path) else "tier"
             lines.append(
                 f"{kind:<12}{self.disk.hits} samples, {show_size(self.disk.bytes)} from {self.disk.path} "
                 f"(at most {show_size(self.disk.budget)})"

@@ -1,0 +1,298 @@
+"""Decoded samples in the memory of all nodes, by key: decoded once by the cluster, and read by all.
+
+It is a tier as others are (``cache/keyed.py``). A key lies on the node that rendezvous hashing says, where there is
+room beside what nodes hold of datasets. Who does not answer has nothing, and is given nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from headrace.cache.keyed import Piece
+from headrace.channel.wire import Buffer, Wire
+from headrace.cluster.members import TROUBLE, Members, answer, members_of
+from headrace.cluster.messages import (
+    KEY,
+    MOST_PUT,
+    MOST_SAMPLES,
+    Find,
+    Given,
+    Node,
+    Put,
+    Reply,
+    Took,
+    View,
+    encode,
+)
+from headrace.cluster.window import Asked
+from headrace.core.errors import ProtocolError
+from headrace.planning.rendezvous import key_of, owners
+
+_PATIENCE = 2.0
+"""Seconds for which a server may say nothing: it has nothing to wait for."""
+_TAKEN = 5.0
+"""Seconds for which it may take in nothing."""
+_FULL = 5.0
+"""Seconds for which a node that had no room is given nothing."""
+_AGAIN = 5.0
+"""Seconds after which the node's own server is looked for anew."""
+_AT_ONCE = MOST_PUT // 8
+"""Bytes that are put at a time."""
+_SAMPLE = 256 << 10
+"""Bytes of a sample, before one was seen."""
+_PLACES = key_of("by key")
+
+
+@dataclass(frozen=True)
+class NodesTier:
+    """The memory of all nodes as a tier. It travels to workers."""
+
+    socket: str
+    """That of this node's server."""
+    rail: str
+    group: str
+    """What tells the samples that were decoded in one way from all others."""
+    budget: int
+
+    @property
+    def path(self) -> str:
+        """See ``KeyTier``."""
+        return "the cluster's memory"
+
+    def open(self) -> OpenNodes:
+        """See ``KeyTier``."""
+        return OpenNodes(self)
+
+
+Take = Callable[[Node, list[int], Reply, memoryview], int]
+
+
+class _Asked(NamedTuple):
+    """A request that is under way."""
+
+    node: Node
+    connection: Wire
+    rows: list[int]
+    room: Asked | None
+    """In the window; None: it is on this node."""
+
+
+class OpenNodes:
+    """See ``OpenTier``."""
+
+    def __init__(self, tier: NodesTier) -> None:
+        self._tier = tier
+        self._missed = 0.0
+        self._size = float(_SAMPLE)
+        self._full: dict[str, float] = {}
+        """Nodes that had no room, by their servers' incarnations, and until when they are given nothing."""
+
+    @property
+    def budget(self) -> int:
+        """See ``OpenTier``."""
+        return self._tier.budget
+
+    @property
+    def has_room(self) -> bool:
+        """See ``OpenTier``."""
+        members = self._members()
+        return members is not None and any(self._may_put(node) for node in members.view.nodes)
+
+    def _may_put(self, node: Node) -> bool:
+        return self._full.get(node.incarnation, 0.0) <= time.monotonic()
+
+    def has_room_ahead(self, nbytes: float) -> bool:
+        """See ``OpenTier``. Nothing is copied there ahead of need: nodes read ahead themselves."""
+        return False
+
+    def get_many(self, keys: Sequence[bytes]) -> list[memoryview | None]:
+        """See ``OpenTier``."""
+        out: list[memoryview | None] = [None] * len(keys)
+
+        def find(rows: list[int]) -> tuple[bytes, list[Buffer]]:
+            return encode(Find(self._tier.group, b"".join(keys[row] for row in rows))), []
+
+        def take(_: Node, rows: list[int], reply: Reply, body: memoryview) -> int:
+            lengths = _lengths(reply, rows)
+            if min(lengths) < -1 or sum(lengths) + lengths.count(-1) != len(body):
+                raise ProtocolError("other bytes than were said")
+            at = 0
+            for row, length in zip(rows, lengths, strict=True):
+                if length >= 0:
+                    out[row] = body[at : at + length]
+                    at += length
+            if at:
+                self._size += 0.1 * (at / sum(length >= 0 for length in lengths) - self._size)
+            return at
+
+        self._ask(keys, find, take, self._size)
+        return out
+
+    def has_many(self, keys: Sequence[bytes]) -> list[bool]:
+        """See ``OpenTier``. Of a node that does not answer, all counts as being there: nobody need send it."""
+        out = [True] * len(keys)
+
+        def find(rows: list[int]) -> tuple[bytes, list[Buffer]]:
+            return encode(Find(self._tier.group, b"".join(keys[row] for row in rows), True)), []
+
+        def take(_: Node, rows: list[int], reply: Reply, body: memoryview) -> int:
+            for row, length in zip(rows, _lengths(reply, rows), strict=True):
+                out[row] = length >= 0
+            return 0
+
+        self._ask(keys, find, take, 8.0)
+        return out
+
+    def put_many(self, samples: Sequence[tuple[bytes, Sequence[Piece]]]) -> int:
+        """See ``OpenTier``."""
+        pieces: list[list[Buffer]] = [[memoryview(one).cast("B") for one in sample[1]] for sample in samples]
+        sizes = [sum(map(len, one)) for one in pieces]
+        rows = [row for row, size in enumerate(sizes) if size <= _AT_ONCE]
+        kept = 0
+        while rows and self.has_room:
+            part: list[int] = []
+            nbytes = 0
+            while rows and nbytes + sizes[rows[0]] <= _AT_ONCE and len(part) < MOST_SAMPLES:
+                nbytes += sizes[rows[0]]
+                part.append(rows.pop(0))
+            kept += self._put([samples[row][0] for row in part], [pieces[row] for row in part])
+        return kept
+
+    def _put(self, keys: list[bytes], pieces: list[list[Buffer]]) -> int:
+        kept = 0
+
+        def put(rows: list[int]) -> tuple[bytes, list[Buffer]]:
+            lengths = np.array([sum(map(len, pieces[row])) for row in rows], np.int64)
+            body = [one for row in rows for one in pieces[row] if len(one)]
+            return encode(Put(self._tier.group, b"".join(keys[row] for row in rows), lengths.tobytes())), body
+
+        def take(node: Node, rows: list[int], reply: Reply, body: memoryview) -> int:
+            nonlocal kept
+            if not isinstance(reply, Took):
+                raise ProtocolError(f"answered with {type(reply).__name__}")
+            kept += reply.count
+            if not reply.room:
+                self._full[node.incarnation] = time.monotonic() + _FULL
+            return 0
+
+        self._ask(keys, put, take, 0.0, self._may_put)
+        return kept
+
+    def put_ahead(self, samples: Sequence[tuple[bytes, Sequence[Piece]]]) -> int | None:
+        """See ``OpenTier``."""
+        return None
+
+    def release(self, numbers: Sequence[int]) -> None:
+        """See ``OpenTier``."""
+
+    def close(self) -> None:
+        """See ``OpenTier``. Connections are the process's."""
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def _members(self) -> Members | None:
+        """The servers; None where this node has none just now."""
+        if time.monotonic() < self._missed:
+            return None
+        try:
+            return members_of(self._tier.socket, self._tier.rail)
+        except TROUBLE:
+            self._missed = time.monotonic() + _AGAIN
+            return None
+
+    def _ask(
+        self,
+        keys: Sequence[bytes],
+        make: Callable[[list[int]], tuple[bytes, list[Buffer]]],
+        take: Take,
+        each: float,
+        may: Callable[[Node], bool] = lambda node: True,
+    ) -> None:
+        """A request to each node that has some of the keys, all of them at once as far as what they answer has room.
+
+        ``make``: the request for some keys; ``take``: what is answered; the bytes of it. ``each``: bytes of an answer
+        for each key. ``may``: nodes that are asked.
+        """
+        members = self._members()
+        if members is None or not len(keys):
+            return
+        under_way: list[_Asked] = []
+        try:
+            for node, rows in _by_node(members.view, keys):
+                if not members.is_well(node) or not may(node):
+                    continue
+                room = None
+                if node.id != members.node:
+                    # (who waits for room takes in what it has asked for meanwhile: others may wait for that)
+                    while (room := members.window.ask(int(len(rows) * each), wait=not under_way)) is None:
+                        self._take(members, under_way.pop(0), take)
+                connection = self._send(members, node, *make(rows))
+                if connection is not None:
+                    under_way.append(_Asked(node, connection, rows, room))
+                elif room is not None:
+                    members.window.answered(room)
+            while under_way:
+                self._take(members, under_way.pop(0), take)
+        finally:
+            for asked in under_way:
+                members.drop(asked.node, asked.connection)
+                if asked.room is not None:
+                    members.window.answered(asked.room)
+
+    @staticmethod
+    def _send(members: Members, node: Node, message: bytes, body: list[Buffer]) -> Wire | None:
+        for _ in range(2):  # (a connection that was kept may have ended meanwhile)
+            try:
+                connection = members.borrow(node)
+            except TROUBLE:
+                break
+            try:
+                connection.send(message, body, seconds=_TAKEN)
+                return connection
+            except TROUBLE:
+                members.drop(node, connection)
+        members.trouble(node)
+        return None
+
+    @staticmethod
+    def _take(members: Members, asked: _Asked, take: Take) -> None:
+        nbytes = 0
+        try:
+            nbytes = take(asked.node, asked.rows, *answer(asked.connection, _PATIENCE))
+        except TROUBLE:
+            members.drop(asked.node, asked.connection)
+            members.trouble(asked.node)
+        else:
+            members.give_back(asked.node, asked.connection)
+        finally:
+            if asked.room is not None:
+                members.window.answered(asked.room, nbytes)
+
+
+def _lengths(reply: Reply, rows: list[int]) -> list[int]:
+    if not isinstance(reply, Given) or len(reply.lengths) != 8 * len(rows):
+        raise ProtocolError(f"answered with {type(reply).__name__}")
+    lengths: list[int] = np.frombuffer(reply.lengths, np.int64).tolist()
+    return lengths
+
+
+def _by_node(view: View, keys: Sequence[bytes]) -> list[tuple[Node, list[int]]]:
+    """Which of the keys each node has."""
+    if not view.nodes:
+        return []
+    numbers = np.frombuffer(b"".join(keys), np.dtype([("number", "<u8"), ("rest", f"V{KEY - 8}")]))["number"]
+    places = owners(
+        (numbers >> np.uint64(1)).astype(np.int64),
+        _PLACES,
+        [key_of(node.id) for node in view.nodes],
+        [float(node.memory) for node in view.nodes],
+    )
+    by_place: dict[int, list[int]] = {}
+    for row, place in enumerate(places.tolist()):
+        by_place.setdefault(place, []).append(row)
+    return [(view.nodes[place], rows) for place, rows in sorted(by_place.items())]

@@ -104,6 +104,22 @@ def test_servers_that_are_lost_cost_no_sample(servers: Servers, photos: Path, wa
         same(epochs(loader, 1), wanted[2:])
 
 
+def test_what_is_damaged_there_is_decoded_again(servers: Servers, photos: Path, wanted: Any) -> None:
+    with hr.DataLoader(recipe(photos), **OPTIONS, tier="cluster") as loader:
+        same(epochs(loader, 1), wanted[:1])
+    dice = np.random.default_rng(1)
+    for server in servers.servers.values():
+        for group in server.memory._groups.values():
+            for number, kept in enumerate(group.kept.values()):
+                if number % 2:
+                    server.memory._view[kept.start : kept.start + 64] = dice.bytes(64)
+                else:
+                    kept.length = 3
+    with hr.DataLoader(recipe(photos), **OPTIONS, tier="cluster") as loader:
+        same(epochs(loader), wanted)
+        assert loader.stats().bad_samples == 0
+
+
 def test_where_there_is_little_memory_encoded_samples_have_it(
     tmp_path: Path, photos: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

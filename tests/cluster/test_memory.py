@@ -10,6 +10,7 @@ from headrace.cluster import memory as memory_module
 from headrace.cluster.memory import PoolMemory, Reading
 
 BUDGET = 1 << 16
+SMALL = 1 << 14
 
 
 def data_of(dataset: str, sample: int, nbytes: int) -> bytes:
@@ -93,7 +94,7 @@ def test_a_dataset_that_nobody_uses_makes_room_for_another(monkeypatch: object) 
 def test_what_is_there_by_key_gives_way_and_is_whole_while_it_is_there(
     steps: list[tuple[str, int, int]],
 ) -> None:
-    memory = PoolMemory(BUDGET)
+    memory = PoolMemory(SMALL)
     memory.open("a", 16)
     held: dict[int, bytes] = {}
     put: dict[bytes, bytes] = {}
@@ -137,5 +138,33 @@ def test_what_is_there_by_key_gives_way_and_is_whole_while_it_is_there(
             assert bytes(reading.samples[0] or b"") == data
             reading.done()
         count, total = memory.by_key
-        assert memory.used == total + sum(map(len, held.values())) <= BUDGET
+        assert memory.used == total + sum(map(len, held.values())) <= SMALL
         assert count <= len(put)
+
+
+def test_a_sample_of_a_dataset_takes_the_place_of_what_is_there_by_key() -> None:
+    memory = PoolMemory(SMALL)
+    memory.open("a", 16)
+    for number in range(14):
+        assert memory.put("g", bytes([number]) * 16, memoryview(bytes([number]) * 1024))
+    assert memory.put("g", b"x" * 16, memoryview(bytes(4096))) is None, "there is no room for it"
+    assert memory.room_for(1024) >= 14, "what gives way counts as room"
+    reading = memory.find("g", [bytes(16), b"\1" * 16])
+    assert memory.keep("a", 3, b"3" * 3000)
+    assert memory.by_key == (11, 11 * 1024), "no more than had to, and those first that came first"
+    assert [bytes(one or b"") for one in reading.samples] == [bytes(1024), b"\1" * 1024], (
+        "not what is being sent"
+    )
+    assert memory.lengths("g", [bytes([number]) * 16 for number in range(7)]) == [
+        1024,
+        1024,
+        -1,
+        -1,
+        -1,
+        1024,
+        1024,
+    ]
+    reading.done()
+    assert all(memory.keep("a", number, bytes(1024)) for number in range(4, 15))
+    assert memory.by_key[0] <= 1 and memory.used <= SMALL
+    memory.close()

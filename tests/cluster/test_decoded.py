@@ -156,7 +156,7 @@ def test_without_a_cluster_it_is_said_what_to_write(photos: Path) -> None:
         hr.DataLoader(recipe(photos), tier="cluster") as loader,
     ):
         next(iter(loader))
-    with pytest.raises(OptionError, match="'cluster', or a URL"):
+    with pytest.raises(OptionError, match="or 'cluster'"):
         hr.DataLoader(recipe(photos), tier="clusters")
 
 

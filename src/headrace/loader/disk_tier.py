@@ -109,13 +109,13 @@ def read_tier(tier: Any) -> DiskOption:
     if not isinstance(tier, Redis):
         if not isinstance(tier, str):
             raise OptionError(
-                f"tier={tier!r}: write {CLUSTER!r}, a URL such as 'redis://host:6379', or headrace.Redis(url, size)"
+                f"tier={tier!r}: write a URL such as 'redis://host:6379', headrace.Redis(url, size), or {CLUSTER!r}"
             )
         tier = Redis(tier)
     if not tier.url.startswith(_SCHEMES):
         raise OptionError(
-            f"tier={hide_password(tier.url)!r}: expected {CLUSTER!r}, or a URL that begins with "
-            f"{', '.join(_SCHEMES[:-1])} or {_SCHEMES[-1]}"
+            f"tier={hide_password(tier.url)!r}: expected a URL that begins with "
+            f"{', '.join(_SCHEMES[:-1])} or {_SCHEMES[-1]}, or {CLUSTER!r}"
         )
     if tier.form not in FORMS[1:]:
         raise OptionError(f"Redis(form={tier.form!r}); choose one of {', '.join(map(repr, FORMS[1:]))}")

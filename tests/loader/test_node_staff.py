@@ -141,12 +141,15 @@ def test_fixed_staff_has_no_seat(roster, monkeypatch):
 
 
 class Counting:
-    """A source whose reads take a while; how many run at once in a worker is written to a file."""
+    """A source whose reads take a while; how many run at once in a worker is written to a file. The first ones wait
+    until as many are under way as should be: on a busy machine, they would be over before the last one begins."""
 
-    def __init__(self, path: str, seconds: float) -> None:
-        self.path, self.seconds = path, seconds
+    changed = threading.Condition()
+
+    def __init__(self, path: str, seconds: float, wanted: int) -> None:
+        self.path, self.seconds, self.wanted = path, seconds, wanted
         self.inner = hr.synthetic.source(400, shape=(4, 4), classes=400)
-        self.lock, self.now, self.most = None, 0, 0
+        self.now, self.most = 0, 0
 
     def __getattr__(self, name):
         return getattr(self.__dict__["inner"], name)
@@ -155,15 +158,16 @@ class Counting:
         return len(self.inner)
 
     def read_many(self, indices):
-        self.lock = self.lock or threading.Lock()
-        with self.lock:
+        with self.changed:
             self.now += 1
             if self.now > self.most:
                 self.most = self.now
                 with open(f"{self.path}.{os.getpid()}", "w") as file:
                     file.write(str(self.most))
+            self.changed.notify_all()
+            self.changed.wait_for(lambda: self.most >= self.wanted, 10.0)
         time.sleep(self.seconds * len(indices))
-        with self.lock:
+        with self.changed:
             self.now -= 1
         return self.inner.read_many(indices)
 
@@ -171,7 +175,7 @@ class Counting:
 @pytest.mark.parametrize("reads", [1, 3, 40])
 def test_reads_at_once_are_as_many_as_was_said(tmp_path, monkeypatch, reads):
     monkeypatch.setenv("HEADRACE_READS", str(reads))
-    recipe = hr.Recipe(Counting(str(tmp_path / "most"), 0.01), decode=hr.synthetic.decode())
+    recipe = hr.Recipe(Counting(str(tmp_path / "most"), 0.01, reads), decode=hr.synthetic.decode())
     with hr.DataLoader(recipe, batch_size=64, num_workers=1, prefetch_factor=3) as loader:
         assert flat(targets(loader)) == list(range(400))
     (file,) = tmp_path.glob("most.*")

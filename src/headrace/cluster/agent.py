@@ -60,6 +60,8 @@ _PATIENCE, _LEAST, _TIMES = 10.0, 1.5, 10.0
 second. A batch waits for them, and they can be made here."""
 _AGAIN, _LONGEST = 5.0, 60.0
 """Seconds after which a helper that failed is tried again; of one that is late again and again, at most."""
+_TRIALS = 2
+"""Helpers that are tried with one order: where there are a thousand, they would all send at the same time."""
 _GOOD = 16
 """Orders in time after which it does not matter that a helper was late before."""
 _REFUSED = 60.0
@@ -257,7 +259,7 @@ class Agent:
         """Have those helpers make an order of whom nothing is known. What they send is of no use but for that."""
         with self._lock:
             untried = [one for one in self._lines.values() if one.untried]
-        for line in untried:
+        for line in untried[:_TRIALS]:
             self._grant(line, order, None)
 
     def _grant(self, line: _Line, order: Order, claim: Claim | None) -> bool:
@@ -270,6 +272,8 @@ class Agent:
         with self._lock:
             if line.over or line.wire is None:
                 return False
+            if claim is None:
+                nbytes = 0  # (it may never come: others are not to wait for its room)
             transfers = 1 + sum(len(one.pending) for one in self._lines.values())
             self._in_flight += nbytes
             line.pending[number] = _Pending(
@@ -455,7 +459,9 @@ class Agent:
             self._in_flight -= pending.nbytes
             line.usual += (0.2 if line.usual else 1.0) * (took - line.usual)
             line.done += 1
-            self._pace.arrived(pending.nbytes, max(0.0, took - reply.held), pending.flight, pending.transfers)
+            if pending.claim is not None:
+                on_the_way = max(0.0, took - reply.held)
+                self._pace.arrived(pending.nbytes, on_the_way, pending.flight, pending.transfers)
             self._changed.notify_all()
         if pending.claim is None:
             return

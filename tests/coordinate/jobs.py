@@ -162,12 +162,13 @@ class Member:
         self.work: dict[int, Work] = {}
         self.refused: list[str] = []
         self.ends: list[int] = []
+        self.dataset = dataset or samples.tobytes().hex()[:64] + str(len(samples)) + str(samples.sum())
         join = Join(
             name=f"job {self.member}",
             group=self.group,
             rank=rank,
             world_size=world_size,
-            dataset=dataset or samples.tobytes().hex()[:64] + str(len(samples)) + str(samples.sum()),
+            dataset=self.dataset,
             label="samples",
             samples=len(samples),
             encoded=keys[0],
@@ -533,6 +534,10 @@ class World:
                 if not member.waiting_asks:
                     member.go_on()
                 assert not member.refused, member.refused
+            if any(member.waiting_asks for member in todo):
+                self.now += 0.1
+                self.tell(Ticked(1))
+                self.deliver()
         raise AssertionError("an epoch does not end")
 
 

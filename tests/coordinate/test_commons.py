@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.coordinate.budgets import Budgets
-from headrace.coordinate.events import Buried, Done, Gone, Ticked
+from headrace.coordinate.events import Buried, Done, Gone, Neared, Ticked
 from headrace.coordinate.protocol import Finished, Joined
 from headrace.coordinate.upkeep import Upkeep
 from headrace.core.addresses import Tier
@@ -41,7 +41,7 @@ OPS = st.lists(
     st.one_of(
         st.tuples(st.sampled_from(("ask", "ask", "ask", "finish", "finish", "finish")), st.integers(0, 99)),
         st.tuples(st.sampled_from(("some", "give up", "twice", "idle", "tick", "again")), st.integers(0, 99)),
-        st.tuples(st.sampled_from(("leave", "bury", "next", "divide", "forget")), st.integers(0, 99)),
+        st.tuples(st.sampled_from(("leave", "bury", "next", "divide", "forget", "near")), st.integers(0, 99)),
         st.tuples(st.just("join"), JOINS),
     ),
     max_size=80,
@@ -110,6 +110,12 @@ class Schedule:
         if not live:
             return
         member = live[number % len(live)]
+        if op == "near":
+            world.now += number / 200
+            some = np.flatnonzero(np.random.default_rng(number).random(len(member.samples)) < 0.3)
+            world.tell(Neared(member.dataset, some.tobytes(), number % 7 > 0))
+            world.deliver()
+            return
         if op == "ask" and member.waiting_asks < 4 and not member.over:
             member.go_on()
         elif op == "idle":
@@ -178,7 +184,7 @@ def test_long_random_histories(seed: int) -> None:
     rng = random.Random(seed)
     schedule = Schedule(BUDGETS[1 + seed % 3], sorted(EVICTIONS)[seed % len(EVICTIONS)], None)
     kinds = ["ask"] * 10 + ["finish"] * 9 + ["some"] * 4 + ["idle", "idle", "next", "next", "twice"]
-    kinds += ["give up", "tick", "again", "bury", "forget"]
+    kinds += ["give up", "tick", "again", "bury", "forget", "near", "near"]
     for at in range(600):
         if at % 40 == 0:
             terms = (

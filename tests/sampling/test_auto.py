@@ -107,3 +107,22 @@ def test_opportunistic_is_the_swap_that_the_paper_describes(ready: int) -> None:
     p = (long + short) / (2 * draws)
     assert (np.abs(long - short) <= 7 * (2 * draws * p * (1 - p)) ** 0.5).all()
     assert long[long == draws].sum() == short[short == draws].sum(), "what is certain in one is in the other"
+
+
+def test_auto_takes_what_is_near_before_what_storage_has_to_give() -> None:
+    remaining = jobs(range(0, 100), range(50, SIZE))
+    view = CacheView((words(range(0, 5)),), words(range(90, 100)), (1,), near=words(range(40, 60), range(3)))
+    auto = Auto()
+    drawn = auto.draw(remaining, 0, 12, view, 3).tolist()
+    assert sorted(drawn[:5]) == list(range(5))
+    assert set(drawn[5:]) <= set(range(50, 60)), "near, and a peer needs them, too"
+    more = auto.draw(remaining, 0, 15, view, 4).tolist()
+    assert len(set(more) & set(range(40, 60))) == 13, "all that is left of them; and then others"
+    assert not set(more) & set(range(90, 100))
+
+
+@pytest.mark.parametrize("room", [0, 3])
+def test_auto_takes_what_is_near_first_where_nothing_is_kept(room: int) -> None:
+    view = CacheView((), words(range(4)), (1,), room, near=words(range(50, 60)))
+    drawn = Auto().draw(jobs(range(100), range(100)), 0, 12, view, 1).tolist()
+    assert len(set(drawn) & set(range(50, 60))) == 8 and set(drawn[-4:]) == set(range(4))

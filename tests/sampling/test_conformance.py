@@ -106,6 +106,7 @@ class Jobs(RuleBasedStateMachine):
         pending=st.sampled_from([0.0, 0.2, 1.0]),
         count=st.integers(0, 30),
         times=st.integers(1, 4),
+        near=st.sampled_from([0.0, 0.3, 1.0]),
     )
     def draw(
         self,
@@ -116,6 +117,7 @@ class Jobs(RuleBasedStateMachine):
         pending: float,
         count: int,
         times: int,
+        near: float,
     ) -> None:
         job = self.some_job(data)
         peers = data.draw(st.lists(st.sampled_from(sorted(self.needed)), unique=True))
@@ -123,6 +125,7 @@ class Jobs(RuleBasedStateMachine):
             tuple(random_bits(self.size, seed + rank, density).words for rank in range(sets)),
             random_bits(self.size, seed + 7, pending).words,
             tuple(peer for peer in peers if peer != job),
+            near=random_bits(self.size, seed + 8, near).words if near else None,
         )
         for _ in range(times):
             self.draw_once(job, count, view)

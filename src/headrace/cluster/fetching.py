@@ -147,6 +147,11 @@ class Preload:
         self._thread = threading.Thread(target=self._run, name="headrace-preload", daemon=True)
         self._thread.start()
 
+    @property
+    def reads(self) -> bool:
+        """Whether there is more to read."""
+        return self._thread.is_alive() and not self._stopped.is_set()
+
     def stop(self) -> None:
         """No more of it is needed."""
         self._stopped.set()

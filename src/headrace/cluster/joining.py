@@ -14,6 +14,7 @@ from headrace.cluster.found import find_members, ray_node
 from headrace.cluster.keyed_tier import NodesTier
 from headrace.cluster.members import TROUBLE, Members, ask
 from headrace.cluster.messages import Ahead, Node
+from headrace.cluster.near import Teller
 from headrace.cluster.pooled import Pool, PooledSource, define
 from headrace.core.errors import HostRefused, OptionError
 from headrace.core.forms import Form
@@ -33,6 +34,7 @@ class Joined:
     def __init__(self, source: Source, pool: Pool, members: Members) -> None:
         self.source = PooledSource(source, pool)
         self._pool, self._members = pool, members
+        self._teller = Teller(pool.dataset, members)
 
     @property
     def nodes(self) -> int:
@@ -68,16 +70,29 @@ class Joined:
 
     def expect(self, *, seed: int, epoch: int, position: int, shuffled: bool) -> None:
         """Tell all servers what is needed from now on, in which order. Nobody waits for it."""
-        ahead = Ahead(self._pool.dataset, seed, epoch, position, shuffled)
-        threading.Thread(target=self._tell, args=(ahead,), name="headrace-expect", daemon=True).start()
+        self._in_a_thread(Ahead(self._pool.dataset, seed, epoch, position, shuffled), told=False)
 
-    def _tell(self, ahead: Ahead) -> None:
+    def expect_any(self, epoch: int) -> None:
+        """The order is not known: the shared host draws. Servers read in one that is the same for all jobs, and the
+        host is told what has come."""
+        self._in_a_thread(Ahead(self._pool.dataset, 0, epoch), told=True)
+
+    def close(self) -> None:
+        """The job leaves."""
+        self._teller.close()
+
+    def _in_a_thread(self, ahead: Ahead, *, told: bool) -> None:
+        threading.Thread(target=self._tell, args=(ahead, told), name="headrace-expect", daemon=True).start()
+
+    def _tell(self, ahead: Ahead, told: bool) -> None:
         for node in self._members.view.nodes:
             try:
                 with self._members.lent(node) as connection:
                     ask(connection, ahead, _SOON)
             except TROUBLE:  # (it reads what it is asked for, then)
                 continue
+        if told:
+            self._teller.run()
 
 
 def join(source: Source, *, must: bool, find_rail: Callable[[], Rail | None]) -> Joined | None:

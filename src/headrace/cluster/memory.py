@@ -11,6 +11,7 @@ from __future__ import annotations
 import mmap
 import threading
 import time
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,6 +39,12 @@ class Held:
     reading: int = 0
     """Those who read from it just now."""
     used: float = field(default_factory=time.monotonic)
+    came: array[int] = field(default_factory=lambda: array("q"))
+    """What is held, in the order in which it came."""
+    before: int = 0
+    """Samples that had come before those, and were let go."""
+    full: bool = False
+    """Whether there was no room for the last one that came."""
 
 
 @dataclass
@@ -151,6 +158,7 @@ class PoolMemory:
                 start = self._give_way(nbytes)
             if start is None and self._make_room(dataset):
                 start = self._free.take(nbytes)
+            held.full = start is None
             if start is None:
                 return False
             # (nobody reads there before it is written down)
@@ -158,7 +166,17 @@ class PoolMemory:
             held.starts[sample], held.lengths[sample] = start, nbytes
             held.count += 1
             held.nbytes += nbytes
+            held.came.append(sample)
             return True
+
+    def came(self, dataset: str, since: int, most: int) -> tuple[int, bytes, bool]:
+        """What has come since so many had: how many have by now, up to ``most`` of them (int64), and whether there is
+        room for more."""
+        with self._lock:
+            held = self._held[dataset]
+            first = max(0, since - held.before)
+            some = held.came[first : first + most]
+            return held.before + first + len(some), some.tobytes(), not held.full
 
     def room_for(self, nbytes: int) -> int:
         """How many samples of this size may come in now, to stay or to wait for their use."""
@@ -276,6 +294,8 @@ class PoolMemory:
         there = np.flatnonzero(held.starts >= 0)
         self._free.free_all(zip(held.starts[there].tolist(), held.lengths[there].tolist(), strict=True))
         held.starts[:] = -1
+        held.before += len(held.came)
+        held.came = array("q")
         held.count = held.nbytes = 0
         return True
 

@@ -10,11 +10,13 @@ from typing import Annotated
 
 import msgspec
 
-PROTOCOL = 4
+PROTOCOL = 5
 """Raised with every change of these messages."""
 MOST_SAMPLES = 1 << 16
 """That one request may ask for."""
 MOST_NODES = 4096
+MOST_CAME = 1 << 20
+"""Samples of which one answer says that they have come."""
 KEY = 16
 """Bytes of a key."""
 MOST_PUT = 128 << 20
@@ -166,6 +168,22 @@ class Ahead(Message, frozen=True):
     shuffled: bool = True
 
 
+class Came(Message, frozen=True):
+    """Which samples of a dataset has memory taken in, since it had taken in so many? ``Arrived`` is the answer."""
+
+    dataset: Name
+    since: Count
+
+
+class Arrived(Message, frozen=True):
+    """So many by now, and these (int64) since then. ``more``: others are being read, ahead of need, and there is room
+    for them."""
+
+    count: Count
+    samples: bytes
+    more: bool
+
+
 class Noted(Message, frozen=True):
     """It was heard."""
 
@@ -259,8 +277,8 @@ class Status(Message, frozen=True):
     decoded_bytes: Count = 0
 
 
-Request = Hello | Watch | Open | Define | Want | Find | Put | Ahead | GetStatus | Teach | Land | Grant
-Reply = Welcome | Refused | View | Opened | Given | Took | Noted | Status | Rows
+Request = Hello | Watch | Open | Define | Want | Find | Put | Ahead | Came | GetStatus | Teach | Land | Grant
+Reply = Welcome | Refused | View | Opened | Given | Took | Noted | Arrived | Status | Rows
 
 encode = msgspec.msgpack.Encoder().encode
 decode_request = msgspec.msgpack.Decoder(Request).decode

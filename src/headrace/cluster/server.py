@@ -25,9 +25,12 @@ from headrace.cluster.greeting import GREETING, refusal
 from headrace.cluster.memory import PoolMemory
 from headrace.cluster.messages import (
     KEY,
+    MOST_CAME,
     MOST_PUT,
     MOST_SAMPLES,
     Ahead,
+    Arrived,
+    Came,
     DatasetStatus,
     Define,
     Find,
@@ -200,6 +203,8 @@ class NodeServer:
             case Ahead():
                 self._preload(request)
                 self._reply(connection, Noted())
+            case Came():
+                self._came(connection, request)
             case Watch():
                 self._watch(connection)
             case GetStatus():
@@ -334,6 +339,16 @@ class NodeServer:
                 return samples[mine]
 
             self._preloads[dataset.name] = ahead, Preload(self.fetcher, self.memory, dataset, order)
+
+    def _came(self, connection: Wire, request: Came) -> None:
+        dataset = self._dataset(request.dataset)
+        with self._lock:
+            _, preload = self._preloads.get(dataset.name, (None, None))
+        # (asked before what has come is looked at: whoever hears that no more comes has heard of all)
+        reads = preload is not None and preload.reads
+        count, samples, room = self.memory.came(dataset.name, request.since, MOST_CAME)
+        more = len(samples) == 8 * MOST_CAME or (reads and room)
+        self._reply(connection, Arrived(count, samples, more))
 
     # -- who else there is ---------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ from headrace.coordinate.events import (
     GiveBack,
     Gone,
     Named,
+    Neared,
     Ticked,
     Tidied,
     WasIdle,
@@ -41,6 +42,7 @@ from headrace.coordinate.finishing import Finishing
 from headrace.coordinate.futures import Futures
 from headrace.coordinate.instances import Instances
 from headrace.coordinate.joining import Joining
+from headrace.coordinate.nearby import Nearby
 from headrace.coordinate.outlook import Outlook
 from headrace.coordinate.passing_on import PassingOn
 from headrace.coordinate.protocol import Fill
@@ -69,12 +71,13 @@ class Commons:
         waiting = Waiting(state, entering, admission)
         finishing = Finishing(state, admission, waiting)
         self._joining = Joining(state, instances, finishing, budgets, self.futures)
-        outlook = Outlook(state, passing_on)
+        self._nearby = Nearby(state)
+        outlook = Outlook(state, passing_on, self._nearby)
         stretches = Stretches(state, outlook)
         self._drawing = Drawing(
             state, outlook, entering, admission, waiting, instances, stretches, self.futures
         )
-        self._filling = Filling(state, entering, admission, finishing, passing_on, self.futures)
+        self._filling = Filling(state, entering, admission, finishing, passing_on, self.futures, self._nearby)
         self._finishing, self._waiting, self._budgets = finishing, waiting, budgets
         self.upkeep = Upkeep(state)
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -83,6 +86,7 @@ class Commons:
             Began: lambda event: self._drawing.begin(event.member, event.begin, event.progress),
             Asked: self._asked,
             Done: self._done,
+            Neared: self._neared,
             WasIdle: self._was_idle,
             Gone: self._gone,
             Buried: self._buried,
@@ -127,6 +131,10 @@ class Commons:
 
     def _done(self, event: Done) -> None:
         self._finishing.finished(event.member, event.finished)
+        self._drawing.go_on()
+
+    def _neared(self, event: Neared) -> None:
+        self._nearby.hear(event)
         self._drawing.go_on()
 
     def _was_idle(self, event: WasIdle) -> None:

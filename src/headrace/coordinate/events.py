@@ -50,6 +50,15 @@ class Done(msgspec.Struct, tag="done", array_like=True, frozen=True):
     finished: Finished
 
 
+class Neared(msgspec.Struct, tag="neared", array_like=True, frozen=True):
+    """The memory of a cluster holds these samples of a dataset, too, by their indices (int64); ``more``: and others
+    are being read into it. Without, none of it is of interest any more."""
+
+    dataset: str
+    samples: bytes
+    more: bool
+
+
 class WasIdle(msgspec.Struct, tag="idle", array_like=True, frozen=True):
     """A worker of a rank has nothing to do."""
 
@@ -88,7 +97,21 @@ class Filled(msgspec.Struct, tag="filled", array_like=True, frozen=True):
     resident: int
 
 
-Event = Came | Named | Began | Asked | Done | WasIdle | Gone | Buried | Ticked | Tidied | Emptied | Filled
+Event = (
+    Came
+    | Named
+    | Began
+    | Asked
+    | Done
+    | Neared
+    | WasIdle
+    | Gone
+    | Buried
+    | Ticked
+    | Tidied
+    | Emptied
+    | Filled
+)
 
 
 class GiveBack(msgspec.Struct, tag="give_back", array_like=True, frozen=True):

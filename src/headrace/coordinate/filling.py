@@ -11,6 +11,7 @@ from headrace.coordinate.finishing import Finishing
 from headrace.coordinate.futures import Futures
 from headrace.coordinate.members import Job
 from headrace.coordinate.messages import Order
+from headrace.coordinate.nearby import Nearby
 from headrace.coordinate.passing_on import PassingOn
 from headrace.coordinate.rank_future import RankFuture
 from headrace.coordinate.shelf import Shelf
@@ -42,8 +43,10 @@ class Filling:
         finishing: Finishing,
         passing_on: PassingOn,
         futures: Futures,
+        nearby: Nearby,
     ) -> None:
         self._state = state
+        self._nearby = nearby
         self._passing_on = passing_on
         self._entering = entering
         self._admission = admission
@@ -74,6 +77,9 @@ class Filling:
         if decoded is not None:
             cached = cached | decoded.cached.words | decoded.pending.words
         wanted = job.dataset.bits(self._state.universe.size).words & ~cached
+        near = self._nearby.words(job)
+        if near is not None:  # (what is not would keep storage from what all wait for)
+            wanted = wanted & near
         ids = self._most_needed(shelf, wanted)
         if not len(ids):
             return None

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.coordinate.members import Job, Rank
+from headrace.coordinate.nearby import Nearby
 from headrace.coordinate.passing_on import PassingOn
 from headrace.coordinate.state import State
 from headrace.core.bits import at_least, count
@@ -18,9 +19,10 @@ Ids = NDArray[np.int64]
 class Outlook:
     """Tells a sampler what is ready, what is coming, and how much more can be kept."""
 
-    def __init__(self, state: State, passing_on: PassingOn) -> None:
+    def __init__(self, state: State, passing_on: PassingOn, nearby: Nearby) -> None:
         self._state = state
         self._passing_on = passing_on
+        self._nearby = nearby
 
     def peers(self, job: Job) -> tuple[int, ...]:
         """Jobs that could share what is prepared for this one."""
@@ -63,7 +65,8 @@ class Outlook:
         room = self._room(job)
         if 0 < room < 1 << 60:
             self._state.pool.reconsider()
-        return CacheView(tuple(ready), pending, peers, room, later, read_only)
+        near = self._nearby.words(job)
+        return CacheView(tuple(ready), pending, peers, room, later, read_only, near)
 
     def only_read(self, job: Job, view: CacheView) -> int:
         """How many samples a job could be given next of which nothing has to be prepared for the cache."""
@@ -105,9 +108,13 @@ class Outlook:
         """Whether a draw had better wait a moment, for the rank has others under way.
 
         What it would prepare now could not be kept, and so would be prepared again for others, although room
-        is about to come.
+        is about to come. Or it would have to be read from storage, while what others have read is about to.
         """
-        if job.sampling != "auto" or not view.peers or view.room >= count or not rank.open:
+        if job.sampling != "auto":
+            return False
+        if view.near is not None and self._nearby.comes(job, view, count):
+            return True
+        if not view.peers or view.room >= count or not rank.open:
             return False
         found = view.pending.copy()
         for ready in view.ready:

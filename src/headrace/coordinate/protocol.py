@@ -1,9 +1,9 @@
 """What jobs, their workers and the shared host tell each other. Plain data with limits, nothing else crosses.
 
-Four kinds of connection, told apart by ``Hello.role``: a ``job`` asks for draws, a ``worker`` reports what it
-published and offers its idle time, a ``device`` shares what a job holds in the memory of a GPU, and ``control`` asks
-for the status or for the end. What is larger than a message (identities, sets of samples) travels beside it, as does
-memory.
+Five kinds of connection, told apart by ``Hello.role``: a ``job`` asks for draws, a ``worker`` reports what it
+published and offers its idle time, a ``device`` shares what a job holds in the memory of a GPU, a ``near`` tells what
+the memory of a cluster holds, and ``control`` asks for the status or for the end. What is larger than a message
+(identities, sets of samples) travels beside it, as does memory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 from headrace.coordinate.messages import Order
 from headrace.planning import Spent
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Raised whenever a message changes its meaning."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
@@ -39,7 +39,7 @@ class Hello(msgspec.Struct, tag="hello", array_like=True):
 
     version: int
     role: Key
-    """"job", "worker", "device" or "control"."""
+    """"job", "worker", "device", "near" or "control"."""
     pid: int = 0
     job: Key = ""
     """The token of the job's member; a worker names its job by it."""
@@ -215,6 +215,22 @@ class Fill(msgspec.Struct, tag="fill", array_like=True):
     order: Order
 
 
+class Nearer(msgspec.Struct, tag="nearer", array_like=True):
+    """The memory of a cluster holds these samples of a dataset, too. ``Noted`` is the answer."""
+
+    dataset: Key
+    samples: Rows
+    """Indices, int64."""
+    more: bool
+    """Whether others are being read into it; without, it is of no interest any more what it holds."""
+
+
+class Noted(msgspec.Struct, tag="noted", array_like=True):
+    """It was heard; whether it was of use: where the dataset is not known, it has to be said again."""
+
+    known: bool
+
+
 class Ping(msgspec.Struct, tag="ping", array_like=True):
     """From a job that has waited for a while: are you there?"""
 
@@ -293,7 +309,20 @@ class Shutdown(msgspec.Struct, tag="shutdown", array_like=True):
 
 
 FromDevice = Attach | WantChunk | Chunk | NoMemory | Release
-Request = Hello | Join | Identities | Begin | Ask | Finished | Idle | Ping | GetStatus | Shutdown | FromDevice
+Request = (
+    Hello
+    | Join
+    | Identities
+    | Begin
+    | Ask
+    | Finished
+    | Idle
+    | Nearer
+    | Ping
+    | GetStatus
+    | Shutdown
+    | FromDevice
+)
 Reply = (
     Welcome
     | Refused
@@ -302,6 +331,7 @@ Reply = (
     | Over
     | Update
     | Fill
+    | Noted
     | Pong
     | StatusReply
     | Pool

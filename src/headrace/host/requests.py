@@ -19,6 +19,7 @@ from headrace.coordinate.events import (
     GiveBack,
     Gone,
     Named,
+    Neared,
     Tidied,
     WasIdle,
 )
@@ -32,6 +33,8 @@ from headrace.coordinate.protocol import (
     Identities,
     Idle,
     Join,
+    Nearer,
+    Noted,
     Ping,
     Pong,
     Reply,
@@ -100,6 +103,11 @@ class Requests:
             self._worker_request(connection, request)
         elif connection.role == "device":
             self.devices.handle(connection, request, attached)
+        elif connection.role == "near" and isinstance(request, Nearer):
+            known = request.dataset in self._commons.state.universe.datasets
+            if known:
+                self.tell(Neared(request.dataset, request.samples, request.more))
+            self._switchboard.reply(connection, Noted(known))
         elif connection.role == "control" and isinstance(request, GetStatus):
             status = describe(
                 self._commons.state, self.members.workers, self.devices.describe(), self._started
@@ -115,7 +123,7 @@ class Requests:
         before = self.members.job_of(hello.job)
         if refusal is not None:
             self._switchboard.refuse(connection, refusal)
-        elif connection.role or hello.role not in ("job", "worker", "device", "control"):
+        elif connection.role or hello.role not in ("job", "worker", "device", "near", "control"):
             raise ProtocolError(f"a second hello, or the unknown role {hello.role!r}")
         elif hello.role == "worker" and before is None:
             self._switchboard.refuse(connection, "its job is not known here", again=True)

@@ -69,7 +69,7 @@ class Service:
         self.close()
 
     def _turn(self) -> None:
-        waits = bool(self.commons.state.waiting) or self.requests.devices.waits
+        waits = bool(self.commons.state.waiting) or self.commons.state.stalled or self.requests.devices.waits
         soon = waits or self.memory.gave_back or self.switchboard.resting
         ready = self.switchboard.poll(_TICK if soon else _LOOK)
         if time.monotonic() - self._turned > self._longest:

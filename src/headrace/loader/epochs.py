@@ -305,7 +305,10 @@ def _expect(spec: LoaderSpec, pool: Joined, seed: int, epoch: int, resume: Loade
     """Tell a cluster what an epoch is about to ask for. One rank says it for all."""
     if spec.options.rank != 0:
         return
-    known = spec.order.ours and not spec.drawn_by_host
+    if spec.drawn_by_host:
+        pool.expect_any(epoch)
+        return
+    known = spec.order.ours
     pool.expect(
         seed=seed,
         epoch=epoch,

@@ -244,6 +244,8 @@ class RecipeSession(Hosted):
         super().close()
         if self.left is not None:
             self.left.close()
+        if self.pool is not None:
+            self.pool.close()
         self._node.leave()
 
     def next(self, timeout: float | None) -> tuple[Any, Any] | None:

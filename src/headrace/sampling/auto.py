@@ -1,4 +1,4 @@
-"""Hits first; then, of what must be prepared, the samples that most jobs still need."""
+"""Hits first; then, of what must be prepared, what is near, and the samples that most jobs still need."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Auto:
         if view.later is not None:
             fresh = fresh & ~view.later
         first = min(wanted, view.room)
-        new = bitset.choose(self._shared(remaining, fresh, first, view), first, rnd.key(key, -1))
+        new = self._new(remaining, fresh, first, view, rnd.key(key, -1))
         wanted -= len(new)
         if not wanted:
             return [new]
@@ -77,7 +77,7 @@ class Auto:
         rest = Bits(64 * len(needed), needed.copy())
         rest.discard(np.concatenate([new, coming]))
         left = rest.words if view.later is None else rest.words & ~view.later
-        more = bitset.choose(self._shared(remaining, left, wanted, view), wanted, rnd.key(key, -3))
+        more = self._new(remaining, left, wanted, view, rnd.key(key, -3))
         rest.discard(more)
         wanted -= len(more)
         last = bitset.choose(rest.words, wanted, rnd.key(key, -4)) if wanted else more[:0]
@@ -85,6 +85,18 @@ class Auto:
 
     def forget(self, job: int) -> None:
         """Nothing was promised."""
+
+    def _new(self, remaining: Remaining, fresh: Words, wanted: int, view: CacheView, key: int) -> Ids:
+        """Samples that nobody has prepared: those that are near, then those that must be read from storage."""
+        if view.near is None:
+            return bitset.choose(self._shared(remaining, fresh, wanted, view), wanted, key)
+        near = fresh & view.near
+        first = bitset.choose(self._shared(remaining, near, wanted, view), wanted, rnd.key(key, 0))
+        wanted -= len(first)
+        if not wanted:
+            return first
+        far = self._shared(remaining, fresh & ~near, wanted, view)
+        return np.concatenate([first, bitset.choose(far, wanted, rnd.key(key, 1))])
 
     @staticmethod
     def _shared(remaining: Remaining, fresh: Words, wanted: int, view: CacheView) -> Words:

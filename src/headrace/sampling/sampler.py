@@ -31,6 +31,9 @@ class CacheView:
     read_only: int = 0
     """So many of the sets in ``ready``, the first of them, have samples that would only be read: nothing more would
     be kept of them."""
+    near: Words | None = None
+    """Of samples that have to be prepared, those for which storage has been read already, somewhere in a cluster;
+    None: that makes no difference."""
 
 
 class Sampler(Protocol):

@@ -1,0 +1,127 @@
+"""What nodes have taken in so far, told to the shared host of this machine, which draws that first.
+
+It is of interest only while a dataset is being read into the memory of the nodes: see ``coordinate/nearby.py``. A
+thread of the job's asks the nodes, a few times a second, and ends with that.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+from headrace.channel.asking import ask_plainly, greet
+from headrace.channel.channel import Channel
+from headrace.cluster.members import TROUBLE, Members, ask
+from headrace.cluster.messages import Arrived, Came, Node
+from headrace.coordinate.protocol import PROTOCOL, Hello, Nearer, Noted
+from headrace.core.errors import HostUnavailable, ProtocolError
+from headrace.host import runtime
+
+_PAUSE, _PER_NODE = 0.1, 0.005
+"""Seconds between two rounds of questions: at least, and for each node. (So a node of a large cluster is asked as
+often by all the others together as by a few.)"""
+_ANSWER = 1.0
+"""Seconds for a node to answer."""
+_PATIENCE = 5.0
+"""Seconds for the host to."""
+_UNKNOWN = 60.0
+"""Seconds for which a host may know nothing of the dataset: the job that uses it has not come, or never will."""
+
+
+class Teller:
+    """Of one job and one dataset."""
+
+    def __init__(self, dataset: str, members: Members) -> None:
+        self._dataset, self._members = dataset, members
+        self._running = threading.Lock()
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """From when nodes have begun to read until they have read all that they have room for."""
+        if not self._running.acquire(blocking=False):
+            return  # (somebody does it already)
+        try:
+            _Round(self._dataset, self._members, self._over).run()
+        finally:
+            self._running.release()
+
+    def close(self) -> None:
+        """It is of no interest any more."""
+        self._over.set()
+
+
+class _Round:
+    """One run of it."""
+
+    def __init__(self, dataset: str, members: Members, over: threading.Event) -> None:
+        self._dataset, self._members, self._over = dataset, members, over
+        self._counts: dict[str, int] = {}
+        """By server: how many samples it had taken in when it was last asked."""
+        self._untold: list[bytes] = []
+        self._channel: Channel | None = None
+
+    def run(self) -> None:
+        known = time.monotonic()
+        try:
+            while not self._over.is_set():
+                more = self._look()
+                if self._tell(more):
+                    known = time.monotonic()
+                    if not more:
+                        return
+                elif time.monotonic() - known > _UNKNOWN:
+                    return
+                nodes = len(self._members.view.nodes)
+                self._over.wait(max(_PAUSE, _PER_NODE * nodes))
+        finally:
+            if self._channel is not None:
+                self._channel.close()
+
+    def _look(self) -> bool:
+        """Ask all nodes; whether any of them takes more in."""
+        more = False
+        for node in self._members.view.nodes:
+            if self._over.is_set():
+                break
+            if not self._members.is_well(node):
+                continue
+            try:
+                more |= self._ask(node)
+            except TROUBLE:  # (whoever reads by way of it finds out what is wrong)
+                continue
+        return more
+
+    def _ask(self, node: Node) -> bool:
+        with self._members.lent(node) as connection:
+            reply, _ = ask(connection, Came(self._dataset, self._counts.get(node.incarnation, 0)), _ANSWER)
+            if not isinstance(reply, Arrived) or len(reply.samples) % 8:
+                raise ProtocolError(f"{connection.name} answered with {type(reply).__name__}")
+        self._counts[node.incarnation] = reply.count
+        if reply.samples:
+            self._untold.append(reply.samples)
+        return reply.more
+
+    def _tell(self, more: bool) -> bool:
+        """Tell the host; whether that was of use."""
+        try:
+            if self._channel is None:
+                channel = runtime.connect(_PATIENCE)
+                if channel is None:
+                    return False
+                self._channel = channel
+                greet(channel, Hello(PROTOCOL, "near", os.getpid()), _PATIENCE)
+            told = Nearer(self._dataset, b"".join(self._untold), more)
+            reply = ask_plainly(self._channel, told, _PATIENCE)
+        except (OSError, HostUnavailable, ProtocolError):
+            # Another host has to be told all of it.
+            if self._channel is not None:
+                self._channel.close()
+            self._channel = None
+            self._counts.clear()
+            self._untold.clear()
+            return False
+        known = isinstance(reply, Noted) and reply.known
+        if known:
+            self._untold.clear()
+        return known

@@ -1,0 +1,147 @@
+"""Samples that a cluster has read already are drawn first, and nobody waits for those that do not come."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from headrace.coordinate import nearby
+from headrace.coordinate.events import Neared, Ticked
+from headrace.core.errors import ProtocolError
+from headrace.core.forms import Form
+from tests.coordinate.jobs import Member, World
+
+SAMPLES = 200
+
+
+def near(world: World, member: Member, samples: list[int], *, more: bool = True, passed: float = 0.1) -> None:
+    """The nodes have taken these in by now."""
+    world.now += passed
+    world.tell(Neared(member.dataset, np.array(samples, np.int64).tobytes(), more))
+    world.deliver()
+
+
+def got(member: Member) -> list[int]:
+    """What it was given, batch by batch."""
+    return sorted(int(one) for batch in member.got for one in batch)
+
+
+def two(world: World, **terms: object) -> tuple[Member, Member]:
+    """Jobs over one dataset."""
+    first, second = (Member(world, np.arange(SAMPLES), **terms) for _ in range(2))  # type: ignore[arg-type]
+    first.begin()
+    second.begin()
+    return first, second
+
+
+def test_what_is_near_is_drawn_first_by_all_jobs() -> None:
+    world = World()
+    jobs = two(world, keys=("", "", ""))
+    near(world, jobs[0], list(range(40, 56)))
+    for job in jobs:
+        job.ask()
+        job.ask()
+        assert got(job) == list(range(40, 56))
+
+
+def test_a_draw_waits_for_what_comes_soon_and_for_nothing_else() -> None:
+    world = World()
+    job, _ = two(world, keys=("", "", ""))
+    near(world, job, [])
+    job.ask()
+    assert not job.got, "nothing has come, and it is not known yet how much will"
+    near(world, job, [7, 9, 11])
+    assert not job.got, "thirty a second come"
+    near(world, job, [1, 2, 3, 4, 5])
+    assert got(job) == [1, 2, 3, 4, 5, 7, 9, 11]
+
+
+def test_nobody_waits_where_nothing_comes() -> None:
+    world = World()
+    job, _ = two(world, keys=("", "", ""))
+    near(world, job, [])
+    job.ask()
+    near(world, job, [], passed=nearby._SOON)
+    assert len(job.got) == 1, "storage gives nothing: whoever asks it by name may get something"
+
+
+def test_nobody_waits_for_who_says_nothing_any_more() -> None:
+    world = World()
+    job, _ = two(world, keys=("", "", ""))
+    near(world, job, [])
+    near(world, job, list(range(7)), passed=0.01)
+    job.ask()
+    assert not job.got
+    world.now += nearby._SILENT + 0.1
+    world.tell(Ticked(1))
+    world.deliver()
+    assert len(job.got) == 1
+
+
+def test_what_comes_slowly_is_not_waited_for() -> None:
+    world = World()
+    job, _ = two(world, keys=("", "", ""))
+    near(world, job, [])
+    for sample in range(5):
+        near(world, job, [sample], passed=1.0)
+    job.ask()
+    assert len(job.got) == 1 and set(range(5)) <= set(got(job)), "what is there comes first all the same"
+
+
+def test_once_all_is_read_that_there_is_room_for_it_makes_no_difference() -> None:
+    world = World()
+    job, _ = two(world, keys=("", "", ""))
+    near(world, job, list(range(8)))
+    near(world, job, [], more=False)
+    job.ask()
+    assert set(got(job)) != set(range(8))
+
+
+def test_what_is_cached_comes_before_what_is_near() -> None:
+    world = World()
+    first, second = two(world, keys=("e", "d", "a"))
+    first.ask()
+    world.settle()
+    cached = set(got(first))
+    near(world, first, list(range(SAMPLES)))
+    second.ask()
+    assert set(got(second)) == cached
+
+
+def test_idle_hands_leave_alone_what_storage_has_yet_to_give() -> None:
+    world = World()
+    job, _ = two(world)
+    near(world, job, list(range(100, 104)))
+    work = job.idle()
+    assert work is not None and work.indices.tolist() and set(work.indices.tolist()) <= set(range(100, 104))
+
+
+def test_what_is_near_is_known_by_identity_where_datasets_overlap() -> None:
+    world = World()
+    _ = two(world)
+    other = Member(world, np.arange(100, 300), keys=("", "", ""))
+    other.begin()
+    near(world, other, [150 + at for at in range(8)])
+    other.ask()
+    assert got(other) == [150 + at for at in range(8)]
+
+
+def test_jobs_that_draw_for_themselves_draw_as_ever() -> None:
+    world = World()
+    job = Member(world, np.arange(SAMPLES), sampling="uniform")
+    job.begin()
+    near(world, job, list(range(8)))
+    job.ask(np.array([150, 20]))
+    (work,) = job.work.values()
+    assert work.indices.tolist() == [150, 20] and not work.forms.any() and int(Form.NONE) == 0
+
+
+def test_what_cannot_be_true_is_refused_and_changes_nothing() -> None:
+    world = World()
+    job, _ = two(world)
+    key = job.dataset
+    wrong = np.array([SAMPLES], np.int64).tobytes()
+    for told in (Neared("unknown", b"", True), Neared(key, b"123", True), Neared(key, wrong, True)):
+        with pytest.raises(ProtocolError):
+            world.tell(told)
+    assert world.commons._nearby.words(world.state.jobs[job.number]) is None

@@ -21,6 +21,8 @@ from headrace.host import runtime
 _PAUSE, _PER_NODE = 0.1, 0.005
 """Seconds between two rounds of questions: at least, and for each node. (So a node of a large cluster is asked as
 often by all the others together as by a few.)"""
+_SOON = 0.03
+"""And where the host has yet to hear of the dataset: a job that has just begun waits for what it will be told."""
 _ANSWER = 1.0
 """Seconds for a node to answer."""
 _PATIENCE = 5.0
@@ -66,14 +68,15 @@ class _Round:
         try:
             while not self._over.is_set():
                 more = self._look()
-                if self._tell(more):
+                told = self._tell(more)
+                if told:
                     known = time.monotonic()
                     if not more:
                         return
                 elif time.monotonic() - known > _UNKNOWN:
                     return
                 nodes = len(self._members.view.nodes)
-                self._over.wait(max(_PAUSE, _PER_NODE * nodes))
+                self._over.wait(max(_PAUSE, _PER_NODE * nodes) if told else _SOON)
         finally:
             if self._channel is not None:
                 self._channel.close()

@@ -70,8 +70,8 @@ class Commons:
         instances, budgets = Instances(state), Budgets(state)
         waiting = Waiting(state, entering, admission)
         finishing = Finishing(state, admission, waiting)
-        self._joining = Joining(state, instances, finishing, budgets, self.futures)
         self._nearby = Nearby(state)
+        self._joining = Joining(state, instances, finishing, budgets, self.futures, self._nearby)
         outlook = Outlook(state, passing_on, self._nearby)
         stretches = Stretches(state, outlook)
         self._drawing = Drawing(

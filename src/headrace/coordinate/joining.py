@@ -10,6 +10,7 @@ from headrace.coordinate.finishing import Finishing
 from headrace.coordinate.futures import Futures
 from headrace.coordinate.instances import Instances
 from headrace.coordinate.members import Job, Rank
+from headrace.coordinate.nearby import Nearby
 from headrace.coordinate.protocol import (
     MOST_ROWS,
     Join,
@@ -33,10 +34,17 @@ class Joining:
     """Lets ranks in, and takes back what they held when they are gone."""
 
     def __init__(
-        self, state: State, instances: Instances, finishing: Finishing, budgets: Budgets, futures: Futures
+        self,
+        state: State,
+        instances: Instances,
+        finishing: Finishing,
+        budgets: Budgets,
+        futures: Futures,
+        nearby: Nearby,
     ) -> None:
         self._state = state
         self._futures = futures
+        self._nearby = nearby
         self._instances = instances
         self._finishing = finishing
         self._budgets = budgets
@@ -133,6 +141,8 @@ class Joining:
         rank = Rank(member, token, join.rank if join.sampling != "uniform" else 0, pid, heard=self._state.now)
         job.ranks[rank.rank] = rank
         self._state.ranks[member] = (job, rank)
+        if join.near:
+            self._nearby.expect(dataset)
         return Joined(identities=False)
 
     def gone(self, member: int) -> None:

@@ -47,6 +47,12 @@ class Nearby:
         self._near: dict[str, Near] = {}
         """By dataset."""
 
+    def expect(self, dataset: Dataset) -> None:
+        """Somebody is about to tell what is near: a job that draws before that need not wait for what is not."""
+        if self._of(dataset) is None:
+            now = self._state.now
+            self._near[dataset.key] = Near(dataset, Bits.empty(self._state.universe.size), now, now)
+
     def hear(self, event: Neared) -> None:
         """More has come, or nothing more comes."""
         dataset, now = self._state.universe.datasets.get(event.dataset), self._state.now

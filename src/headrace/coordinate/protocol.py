@@ -89,6 +89,8 @@ class Join(msgspec.Struct, tag="join", array_like=True):
     """Batches are made in one piece, so none of their rows can wait for others."""
     fills: bool = True
     """Whether idle workers may be given something to prepare for the cache."""
+    near: bool = False
+    """Whether somebody is about to tell what a cluster holds of the dataset."""
 
 
 class Joined(msgspec.Struct, tag="joined", array_like=True):

@@ -117,6 +117,7 @@ def _recipe_session(
             batch_size=spec.batches.size,
             drop_last=spec.batches.drop_last,
             explicit=not spec.drawn_by_host,
+            near=pool is not None,
         )
     if device is not None and (options.gpu_decode or options.gpu_cache):
         leaves = Leaves(

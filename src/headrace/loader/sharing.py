@@ -36,11 +36,20 @@ class Sharing:
     """What a recipe's session needs to share."""
 
     def __init__(
-        self, recipe: Recipe, options: Options, *, batch_size: int, drop_last: bool, explicit: bool
+        self,
+        recipe: Recipe,
+        options: Options,
+        *,
+        batch_size: int,
+        drop_last: bool,
+        explicit: bool,
+        near: bool = False,
     ) -> None:
-        """``explicit``: the job draws for itself, because the order is given."""
+        """``explicit``: the job draws for itself, because the order is given. ``near``: the host is told what a
+        cluster holds of the data."""
         self._recipe, self._options = recipe, options
         self._batch_size, self._drop_last, self._explicit = batch_size, drop_last, explicit
+        self._near = near and not explicit
         self.client = SharedClient(lambda: identities(recipe.source))
         self._number = next(_loaders)
 
@@ -87,6 +96,7 @@ class Sharing:
                 drop_last=self._drop_last,
                 collates=not rows,
                 fills=rows,
+                near=self._near,
             )
         )
 

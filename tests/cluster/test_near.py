@@ -1,0 +1,254 @@
+"""Jobs that leave their order to the host take what nodes have read, while nodes read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace.cluster import joining, members
+from headrace.cluster import near as near_module
+from headrace.cluster.members import Members, ask, members_of
+from headrace.cluster.memory import PoolMemory
+from headrace.cluster.messages import Ahead, Arrived, Came
+from headrace.cluster.near import Teller
+from headrace.cluster.pooled import define
+from headrace.coordinate.protocol import Identities, Joined
+from headrace.core.errors import HostRefused
+from headrace.planning import peers
+from headrace.sources.source import Source
+from tests.cluster.nodes import Servers, forget_members, make_files, write_photos
+from tests.host.conftest import place
+from tests.host.test_service import Caller, host, identities, terms
+from tests.loader.helpers import wait_until
+
+__all__ = ["host", "place"]
+
+PHOTOS, SAMPLES = 64, 120
+
+
+@pytest.fixture
+def servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Servers]:
+    monkeypatch.setattr(peers, "_SLACK", 60.0)  # (files here are faster than any node)
+    made = Servers(tmp_path, count=2)
+    yield made
+    forget_members()
+    made.close()
+
+
+def known(servers: Servers, source: Source) -> Members:
+    """The servers, which know the dataset."""
+    found = members_of(servers.nodes["n0"].socket)
+    for node in servers.nodes.values():
+        define(found, node, servers.pool(source))
+    return found
+
+
+def came(found: Members, servers: Servers, name: str, source: Source, since: int = 0) -> Arrived:
+    with found.lent(servers.nodes[name]) as connection:
+        reply, _ = ask(connection, Came(source.fingerprint(), since), 5.0)
+    assert isinstance(reply, Arrived)
+    return reply
+
+
+def samples(arrived: Arrived) -> list[int]:
+    return np.frombuffer(arrived.samples, np.int64).tolist()
+
+
+# -- what servers say -----------------------------------------------------------------------------------------
+
+
+def test_a_server_says_what_has_come_and_whether_more_does(servers: Servers, tmp_path: Path) -> None:
+    source = make_files(tmp_path / "files", SAMPLES)
+    found = known(servers, source)
+    nothing = came(found, servers, "n0", source)
+    assert (nothing.count, nothing.samples, nothing.more) == (0, b"", False)
+    gate = Gate(servers, source)
+    with found.lent(servers.nodes["n0"]) as connection:
+        ask(connection, Ahead(source.fingerprint(), 0, 0), 5.0)
+    assert came(found, servers, "n0", source).more
+    gate.open()
+    assert wait_until(lambda: not came(found, servers, "n0", source).more)
+    all_of_it = came(found, servers, "n0", source)
+    held = servers.servers["n0"].memory.describe()[source.fingerprint()][1]
+    assert all_of_it.count == held == len(set(samples(all_of_it))) > 30
+    rest = came(found, servers, "n0", source, since=held - 5)
+    assert samples(rest) == samples(all_of_it)[-5:] and rest.count == held
+    with pytest.raises(HostRefused, match="not known here"), found.lent(servers.nodes["n0"]) as connection:
+        ask(connection, Came("another", 0), 5.0)
+
+
+def test_memory_tells_what_came_since_and_that_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = PoolMemory(16 << 10)
+    try:
+        for name in ("one", "two"):
+            memory.open(name, 40)
+        for sample in (5, 3, 8):
+            assert memory.keep("one", sample, bytes(3000))
+        assert memory.came("one", 0, 2) == (2, np.array([5, 3]).tobytes(), True)
+        assert memory.came("one", 2, 2) == (3, np.array([8]).tobytes(), True)
+        while memory.keep("one", 20 + memory.describe()["one"][1], bytes(3000)):
+            pass
+        count, _, room = memory.came("one", 3, 99)
+        assert count == memory.describe()["one"][1] and not room
+        # The dataset goes for another: who asks on is told what comes from then on.
+        monkeypatch.setattr("headrace.cluster.memory._QUIET", -1.0)
+        assert memory.keep("two", 1, bytes(3000))
+        assert memory.came("one", count, 99)[:2] == (count, b"")
+        assert memory.keep("one", 7, bytes(3000))
+        assert memory.came("one", count, 99)[:2] == (count + 1, np.array([7]).tobytes())
+        assert memory.came("one", 0, 99)[:2] == (count + 1, np.array([7]).tobytes())
+    finally:
+        memory.close()
+
+
+# -- what the host is told ------------------------------------------------------------------------------------
+
+
+class Gate:
+    """Lets servers read so many times, a few samples each, and no more until it is opened wider."""
+
+    def __init__(self, servers: Servers, source: Source, reads: int = 0) -> None:
+        self._passes = threading.Semaphore(reads)
+        self._wide = False
+        self.read: list[int] = []
+        """Samples that were."""
+        self._servers, self._reads, self._over = servers, reads, list[None]()
+        for server in servers.servers.values():
+            dataset = server._datasets[source.fingerprint()]
+            dataset.source.read_many = self._gated(dataset.source.read_many)  # type: ignore[method-assign]
+
+    def _gated(self, read: Any) -> Any:
+        def gated(indices: Any) -> Any:
+            if not self._wide:
+                self._passes.acquire(timeout=60)
+            out = read(indices)
+            self.read.extend(indices)
+            self._over.append(None)
+            return out
+
+        return gated
+
+    def wait(self) -> int:
+        """Until all that may be read is held: so many samples."""
+        assert wait_until(lambda: len(self._over) == self._reads)
+        assert wait_until(lambda: self._servers.fetched == len(self.read))
+        return len(self.read)
+
+    def open(self) -> None:
+        self._wide = True
+        self._passes.release(1000)
+
+
+def read_ahead(found: Members, servers: Servers, source: Source) -> None:
+    for node in servers.nodes.values():
+        with found.lent(node) as connection:
+            ask(connection, Ahead(source.fingerprint(), 0, 0), 5.0)
+
+
+def test_the_host_is_told_until_nodes_have_read_what_they_have_room_for(
+    host: Any, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(near_module, "_PAUSE", 0.01)
+    source = make_files(tmp_path / "files", SAMPLES)
+    found = known(servers, source)
+    gate = Gate(servers, source, reads=8)
+    read_ahead(found, servers, source)
+    teller = Teller(source.fingerprint(), found)
+    thread = threading.Thread(target=teller.run)
+    thread.start()
+    near = host.commons._nearby._near
+    read = gate.wait()
+    assert not near, "nobody has come who uses the dataset"
+    with closing(Caller("job", "token")) as job:
+        terms_of_job = terms("token", SAMPLES)
+        terms_of_job.dataset = source.fingerprint()
+        assert job.ask(terms_of_job) == Joined(True)
+        assert job.ask(Identities(), identities(SAMPLES).tobytes()) == Joined(False)
+        assert wait_until(lambda: source.fingerprint() in near)
+        assert wait_until(lambda: near[source.fingerprint()].bits.count() == read)
+        gate.open()
+        thread.join(30)
+        assert not thread.is_alive() and not near, "all is there: it makes no difference any more"
+
+
+def test_another_host_is_told_all_of_it(
+    host: Any, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(near_module, "_PAUSE", 0.01)
+    source = make_files(tmp_path / "files", SAMPLES)
+    found = known(servers, source)
+    gate = Gate(servers, source, reads=6)
+    read_ahead(found, servers, source)
+    teller = Teller(source.fingerprint(), found)
+    thread = threading.Thread(target=teller.run)
+    near = host.commons._nearby._near
+    terms_of_job = terms("token", SAMPLES)
+    terms_of_job.dataset = source.fingerprint()
+    with closing(Caller("job", "token")) as job:
+        assert job.ask(terms_of_job) == Joined(True)
+        assert job.ask(Identities(), identities(SAMPLES).tobytes()) == Joined(False)
+        thread.start()
+        read = gate.wait()
+        assert wait_until(lambda: source.fingerprint() in near)
+        assert wait_until(lambda: near[source.fingerprint()].bits.count() == read)
+        # As if it were another one: it knows nothing, and the connection has ended.
+        near.clear()
+        for connection in set(host.switchboard.connections.values()):
+            if connection.role == "near":
+                connection.channel.shut()
+        assert wait_until(lambda: source.fingerprint() in near)
+        assert wait_until(lambda: near[source.fingerprint()].bits.count() == read)
+    teller.close()
+    thread.join(30)
+    assert not thread.is_alive()
+    gate.open()
+
+
+# -- what comes of it -----------------------------------------------------------------------------------------
+
+
+def recipe(folder: Path) -> hr.Recipe:
+    paths = sorted(folder.glob("*.jpg"))
+    return hr.Recipe(
+        source=hr.files(paths, targets=range(len(paths))),
+        decode=hr.image.decode(),
+        augment=[hr.image.random_resized_crop(48)],
+    )
+
+
+@pytest.mark.parametrize("cache", ["1MiB", "64MiB"])
+def test_a_job_begins_with_what_has_been_read_and_misses_nothing(
+    place: Path, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: str
+) -> None:
+    """Storage stops after about 30 samples: these are given out before anything is waited for."""
+    path = servers.nodes["n0"].socket
+    monkeypatch.setattr(joining, "ray_node", lambda: "n0")
+    monkeypatch.setattr(joining, "find_members", lambda **_: (path, members.members_of(path)))
+    (tmp_path / "photos").mkdir()
+    write_photos(tmp_path / "photos", PHOTOS)
+    data = recipe(tmp_path / "photos")
+    known(servers, data.source)
+    gate = Gate(servers, data.source, reads=2 + 7)
+    with hr.DataLoader(
+        data, batch_size=2, shuffle=True, num_workers=1, share="ray", cache=cache, seed=0
+    ) as loader:
+        iterator = iter(loader)
+        count = gate.wait() // 2 * 2
+        first = [target for _ in range(count // 2) for target in next(iterator)[1].tolist()]
+        read = set()
+        for server in servers.servers.values():
+            _, came_in, _ = server.memory.came(data.source.fingerprint(), 0, PHOTOS)
+            read |= set(np.frombuffer(came_in, np.int64).tolist())
+        assert len(read) - 1 <= count and set(first) <= read
+        gate.open()
+        rest = [target for batch in iterator for target in batch[1].tolist()]
+        assert sorted(first + rest) == list(range(PHOTOS))
+        assert sorted(target for batch in loader for target in batch[1].tolist()) == list(range(PHOTOS))
+    assert servers.fetched == PHOTOS

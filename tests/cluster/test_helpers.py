@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import random
+import resource
 import signal
 import sys
 from collections.abc import Iterator
@@ -520,6 +522,28 @@ def test_helpers_end_with_who_started_them(servers: Servers) -> None:
         return len(helpers.all) == 1
 
     assert wait_until(there)
+
+
+def test_a_server_with_a_thousand_connections_starts_helpers_anew() -> None:
+    """Their pipes have descriptors of four digits then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 2048:
+        pytest.skip("this process may have too few descriptors")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    out, into = os.pipe()
+    try:
+        helpers = Helpers(Config("n1", "127.0.0.1", TOKEN, "n1.sock"), 0)
+        with open(fcntl.fcntl(out, fcntl.F_DUPFD, 1100), "rb") as pipe:
+            helpers._processes.append(mock.Mock(pid=1, poll=lambda: None, stdout=pipe))
+            helpers.look()
+            assert not helpers.all
+            os.write(into, b'[7400,"its certificate"]\n')
+            helpers.look()
+            assert [one.port for one in helpers.all] == [7400]
+    finally:
+        os.close(out)
+        os.close(into)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 40)), min_size=1))

@@ -21,7 +21,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -349,7 +349,7 @@ class Helpers:
             self._start()
         for process in self._processes:
             if process.pid not in self._told and process.stdout is not None:
-                if not wait and not select.select([process.stdout], [], [], 0)[0]:
+                if not wait and not _has_said(process.stdout):
                     continue
                 line = process.stdout.readline()
                 with contextlib.suppress(msgspec.MsgspecError):
@@ -365,6 +365,12 @@ class Helpers:
             for stream in (process.stdin, process.stdout):
                 if stream is not None:
                     stream.close()
+
+
+def _has_said(pipe: IO[bytes]) -> bool:
+    poll = select.poll()  # (select() takes no descriptor above 1023, and a server has thousands)
+    poll.register(pipe.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from headrace.cluster import found as found_module
 from headrace.cluster import members as members_module
 from headrace.cluster.found import find_members, socket_of
 from headrace.cluster.members import Members
+from headrace.cluster.server import NodeServer
 from headrace.core.errors import HostUnavailable
 from headrace.host import control, runtime
 from tests.cluster.nodes import TOKEN, Servers, forget_members, write_photos
@@ -115,6 +117,28 @@ def test_a_server_that_is_gone_is_passed_over(servers: Servers, place: Path) -> 
     assert first is not None and first[0] == servers.nodes["node-0" + "0" * 10].socket
     found_module.sweep()
     assert not (place / "node-0.sock").exists()
+
+
+def test_a_server_that_starts_meanwhile_is_not_swept_away(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Servers of several nodes on one machine start at the same time, and each sweeps."""
+
+    def chmod(path: str, mode: int, *, chmod: Any = os.chmod) -> None:
+        chmod(path, mode)
+        found_module.sweep()
+
+    server = NodeServer("n", token="", memory=1 << 20, log=lambda said: None)
+    path = found_module.socket_of("node-9" + "0" * 10)
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(os, "chmod", chmod)
+        server.listen_unix(path)
+    try:
+        found_module.sweep()
+        assert [one.name for one in place.iterdir()] == [os.path.basename(path)]
+        wire.connect_unix(path, 5.0).close()
+    finally:
+        server.close()
 
 
 def test_servers_are_found_by_who_has_another_environment(

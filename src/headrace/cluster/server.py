@@ -94,11 +94,14 @@ class NodeServer:
     def listen_unix(self, path: str) -> None:
         """Take in those on this machine, of the same user."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # (nobody finds it before somebody listens there: another server of this machine would sweep it away)
+        new = path.removesuffix(".sock") + ".new"
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-        sock.bind(path)
-        os.chmod(path, 0o600)
+            os.unlink(new)
+        sock.bind(new)
+        os.chmod(new, 0o600)
         self._listen(sock, self._accept_unix)
+        os.rename(new, path)
 
     def listen_tls(
         self, host: str, context: ssl.SSLContext, ports: Ports = ANY, rails: tuple[str, ...] = ()

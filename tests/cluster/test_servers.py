@@ -226,6 +226,56 @@ def test_what_was_asked_for_before_its_epoch_was_said_to_begin_is_in_nobodys_way
         servers.close()
 
 
+@pytest.mark.parametrize("others", ["another order", "another job"])
+def test_what_waits_for_its_use_is_not_taken_for_used_by_who_has_another_order(
+    tmp_path: Path, others: str
+) -> None:
+    """A sampler of the user's is not known here, and two jobs over the same data have two orders."""
+    source = make_files(tmp_path / "many", 600)
+    (tmp_path / "nodes").mkdir()
+    servers = Servers(tmp_path / "nodes", count=1, memory=300 << 10)
+    try:
+        found = introduce(servers, source)
+        members = members_module.members_of(servers.nodes["n0"].socket)
+        with members.lent(servers.nodes["n0"]) as connection:
+            ask(connection, Ahead(source.fingerprint(), 5, 1), 5.0)
+        orders = [epoch_order(600, 6, 1)]
+        if others == "another job":
+            orders.append(epoch_order(600, 5, 1))
+        for first in range(0, 600, 8):
+            for order in orders:
+                time.sleep(0.01)  # (a loop that trains)
+                part = order[first : first + 8]
+                assert [bytes(one) for one in found.read_many(part)] == source.read_many(part)
+        held = servers.servers["n0"].status().datasets[0].held
+        assert 0 < held < 150
+        assert servers.fetched <= held + len(orders) * (600 - held) + 40
+    finally:
+        servers.close()
+
+
+@given(
+    samples=st.integers(1, 20_000),
+    at=st.floats(0, 1),
+    before=st.floats(0.2, 1),
+    behind=st.floats(0, 1),
+    seed=st.integers(0, 9),
+)
+def test_how_far_somebody_is_in_an_order(
+    samples: int, at: float, before: float, behind: float, seed: int
+) -> None:
+    drawn = np.random.default_rng(seed).random(samples)
+    place = int(at * samples)
+    asked = np.append(drawn[:place] < before, drawn[place:] < behind * before)
+    front = fetching.front_of(asked)
+    assert 0 <= front <= samples
+    assert not fetching.front_of(drawn < before * behind), "there is no front"
+    if behind == 0:
+        assert front <= place
+        if samples > 1000 and 0.1 < at < 0.8:
+            assert front > place - 60
+
+
 def test_what_somebody_has_got_is_not_read_ahead(source: Source) -> None:
     """Not even if it was looked at before the other had it: it is asked again when it would be read."""
     memory = PoolMemory(0)

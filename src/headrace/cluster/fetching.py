@@ -28,6 +28,12 @@ _SLACK = 64
 """Samples by which who reads may be out of order."""
 _PAUSE = 0.02
 """Seconds after which it is looked again whether there is room."""
+_SELDOM = 20
+"""Whoever looks for samples that were used rests for so many times as long as that took."""
+_BLOCKS = 4096
+"""In how many parts of an order it is looked how far somebody is."""
+_CERTAIN = 3.0
+"""By so many standard deviations, about, more has to be asked for at the front of an order than chance would do."""
 
 Blobs = dict[int, bytes | memoryview]
 
@@ -131,6 +137,24 @@ class Fetcher:
         self._ahead.shutdown(wait=False, cancel_futures=True)
 
 
+def front_of(asked: NDArray[np.bool_]) -> int:
+    """How far somebody is in an order, of whose samples it is known which were asked for; 0: that does not show.
+
+    Not all before that place need have been asked for (of some, a job has copies of its own), and some behind it may
+    have been, by another job with another order. What shows is that it is more before it than behind it.
+    """
+    size = -(-len(asked) // _BLOCKS) or 1
+    counts = np.add.reduceat(asked, np.arange(0, len(asked), size), dtype=np.int64) if len(asked) else None
+    if counts is None or not counts.any():
+        return 0
+    total = int(counts.sum())
+    ends = np.minimum(size * np.arange(1, len(counts) + 1), len(asked))
+    more = np.cumsum(counts) - total / len(asked) * ends
+    place = int(more.argmax())
+    # (of the block that they are in, they may have asked for the first sample alone)
+    return int(ends[place]) - size + 1 if more[place] > _CERTAIN * total**0.5 else 0
+
+
 class Preload:
     """Reads a node's part of a dataset in the order in which it will be used."""
 
@@ -160,20 +184,24 @@ class Preload:
         """Samples that need not wait any more. Some were given to somebody while they were on their way here. Others
         went to who was ahead, before this epoch was said to begin: they lie behind what is asked for by now."""
         asked = self._dataset.asked
-        front = int(np.flatnonzero(asked[order])[-1:].sum())
         used: NDArray[np.bool_] = asked.copy()
-        used[order[: max(0, front - _SLACK)]] = True
+        used[order[: max(0, front_of(asked[order]) - _SLACK)]] = True
         return used
 
     def _run(self) -> None:
         name, order, at = self._dataset.name, self._order(), 0
         count = nbytes = 0
+        look = 0.0
         while at < len(order) and not self._stopped.is_set():
             # No more is read than there is room for: what nobody finds would be read again.
             size = -(-nbytes // count) if count else 0
             room = min(_PIECE, self._memory.room_for(size)) if size else 1
             if not room:
-                self._memory.drop_ahead(name, self._used(order))
+                begun = time.monotonic()
+                if begun >= look:
+                    self._memory.drop_ahead(name, self._used(order))
+                    # (of millions of samples that takes a while, in which nobody else is served)
+                    look = time.monotonic() + _SELDOM * (time.monotonic() - begun)
                 self._stopped.wait(_PAUSE)
                 continue
             piece = order[at : at + room]

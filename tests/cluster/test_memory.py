@@ -43,9 +43,8 @@ def test_what_is_read_is_what_was_kept_and_no_budget_is_exceeded(
             if memory.keep(dataset, sample, data) and not before:
                 kept[key] = data
         elif what == "ahead":
-            room = memory.room_for(nbytes)
-            if room:
-                memory.keep_ahead(dataset, sample, data)
+            room = memory.room_for(dataset, nbytes)
+            if room and memory.keep_ahead(dataset, sample, data):
                 ahead.setdefault(key, data)
         elif what == "drop":
             memory.drop_ahead(dataset)
@@ -57,6 +56,7 @@ def test_what_is_read_is_what_was_kept_and_no_budget_is_exceeded(
             assert (None if found is None else bytes(found)) == wanted
             reading.done()
         # (one that waits may always come in, however little room there is)
+        assert sum(map(len, ahead.values())) - max(map(len, ahead.values()), default=0) < BUDGET // 16
         assert sum(map(len, kept.values())) <= BUDGET - BUDGET // 16
         assert memory.used == sum(map(len, kept.values())) + sum(map(len, ahead.values()))
         missing = set(memory.missing(dataset, np.arange(16)).tolist())
@@ -79,6 +79,45 @@ def test_a_dataset_that_nobody_uses_makes_room_for_another(monkeypatch: object) 
     held = {name: count for name, (_, count, _) in memory.describe().items()}
     assert held["a"] == 0 and held["b"] > 0 and held["c"] == 1
     assert memory.read("a", [1]).samples == [None]
+
+
+def test_what_waits_for_a_job_that_is_gone_makes_room_for_another_and_does_not_come_back() -> None:
+    memory = PoolMemory(BUDGET)
+    for name in "ab":
+        memory.open(name, 64)
+    for sample in range(64):
+        memory.keep("a", sample, bytes(2048))
+    for sample in range(40, 44):
+        memory.keep_ahead("a", sample, bytes(1024))
+    assert not memory.room_for("b", 1024), "the job may go on"
+    memory._held["a"].used -= memory_module._QUIET + 1
+    assert memory.room_for("b", 1024) == 4
+    assert not memory.room_for("a", 1024), "nobody reads it ahead again, in the way of the other"
+    assert memory.keep("b", 0, bytes(2048)) and not memory.room_for("a", 1024)
+    memory.read("a", [1]).done()
+    assert memory.room_for("a", 1024), "the job goes on after all"
+
+
+def test_a_dataset_that_nobody_uses_is_forgotten() -> None:
+    memory = PoolMemory(BUDGET)
+    for name in "abc":
+        memory.open(name, 64)
+        memory.keep(name, 1, bytes(2048))
+    memory.keep_ahead("b", 2, bytes(1024))
+    assert memory.forget() is None, "all were used just now"
+    reading = memory.read("a", [1])
+    for held in memory._held.values():
+        held.used -= memory_module._QUIET + 1
+    memory._held["b"].used -= 1.0
+    assert memory.forget() == "b" and memory.used == 4096
+    assert memory.read("b", [1, 2]).samples == [None, None]
+    assert memory.missing("b", np.arange(64)).tolist() == list(range(64))
+    assert not memory.keep("b", 1, bytes(8)) and not memory.room_for("b", 8)
+    assert memory.forget() == "c" and memory.forget() is None, "somebody reads from the third"
+    assert bytes(reading.samples[0] or b"") == bytes(2048)
+    reading.done()
+    memory.open("b", 64)
+    assert memory.keep("b", 1, bytes(2048)) and memory.room_for("b", 8)
 
 
 @given(
@@ -148,7 +187,7 @@ def test_a_sample_of_a_dataset_takes_the_place_of_what_is_there_by_key() -> None
     for number in range(14):
         assert memory.put("g", bytes([number]) * 16, memoryview(bytes([number]) * 1024))
     assert memory.put("g", b"x" * 16, memoryview(bytes(4096))) is None, "there is no room for it"
-    assert memory.room_for(1024) >= 14, "what gives way counts as room"
+    assert memory.room_for("a", 1024) >= 14, "what gives way counts as room"
     reading = memory.find("g", [bytes(16), b"\1" * 16])
     assert memory.keep("a", 3, b"3" * 3000)
     assert memory.by_key == (11, 11 * 1024), "no more than had to, and those first that came first"

@@ -23,6 +23,7 @@ from headrace.cluster import fetching, placement
 from headrace.cluster import members as members_module
 from headrace.cluster import memory as memory_module
 from headrace.cluster import pooled as pooled_module
+from headrace.cluster import server as server_module
 from headrace.cluster.fetching import Dataset, Fetcher
 from headrace.cluster.members import Members, answer, ask, greet
 from headrace.cluster.memory import PoolMemory
@@ -482,6 +483,28 @@ def test_who_waits_for_a_server_is_woken_when_it_is_gone(servers: Servers, sourc
     finally:
         release.set()
         thread.join()
+
+
+def test_a_server_takes_more_datasets_than_it_has_room_for_at_a_time(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_MOST_DATASETS", 2)
+    sources = [make_files(tmp_path / name, 20) for name in "abc"]
+    first, second = (introduce(servers, one) for one in sources[:2])
+    server, members = servers.servers["n1"], members_module.members_of(servers.nodes["n0"].socket)
+    with pytest.raises(HostRefused, match="2 datasets that jobs use"):
+        define(members, servers.nodes["n1"], servers.pool(sources[2]))
+    monkeypatch.setattr(memory_module, "_QUIET", 0.0)
+    read_all(second, sources[1])
+    third = introduce(servers, sources[2])
+    assert [one.name for one in server.status().datasets] == [repr(one) for one in sources[1:]]
+    read_all(third, sources[2])
+    read_all(first, sources[0])
+    assert wait_until(lambda: sources[0].fingerprint() in server._datasets), (
+        "who reads it has said what it is"
+    )
+    assert len(server._datasets) == 2 and len(server.memory.describe()) == 2
+    read_all(first, sources[0])
 
 
 def test_without_any_server_samples_come_from_storage(servers: Servers, source: Source) -> None:

@@ -191,14 +191,16 @@ class Preload:
     def _run(self) -> None:
         name, order, at = self._dataset.name, self._order(), 0
         count = nbytes = 0
-        look = 0.0
+        look = seen = 0.0
         while at < len(order) and not self._stopped.is_set():
             # No more is read than there is room for: what nobody finds would be read again.
             size = -(-nbytes // count) if count else 0
-            room = min(_PIECE, self._memory.room_for(size)) if size else 1
+            room = min(_PIECE, self._memory.room_for(name, max(1, size)))
+            room = room if size else min(room, 1)
             if not room:
-                begun = time.monotonic()
-                if begun >= look:
+                begun, last = time.monotonic(), self._memory.used_at(name)
+                if begun >= look and last > seen:
+                    seen = last
                     self._memory.drop_ahead(name, self._used(order))
                     # (of millions of samples that takes a while, in which nobody else is served)
                     look = time.monotonic() + _SELDOM * (time.monotonic() - begun)

@@ -45,6 +45,12 @@ class Held:
     """Samples that had come before those, and were let go."""
     full: bool = False
     """Whether there was no room for the last one that came."""
+    let_go: bool = False
+    """Others have its room: nothing is read ahead of need, until somebody needs it."""
+
+    def is_quiet(self, now: float) -> bool:
+        """Whether nobody has asked for it lately."""
+        return not self.reading and now - self.used > _QUIET
 
 
 @dataclass
@@ -114,9 +120,11 @@ class PoolMemory:
     def read(self, dataset: str, samples: Sequence[int]) -> Reading:
         """What there is of some samples; None in the place of one that is not there."""
         with self._lock:
-            held = self._held[dataset]
+            held = self._held.get(dataset)
+            if held is None:  # (it was forgotten just now)
+                return Reading(self, [], [None] * len(samples))
             held.reading += 1
-            held.used = time.monotonic()
+            held.used, held.let_go = time.monotonic(), False
             starts = held.starts[samples].tolist()
             lengths = held.lengths[samples].tolist()
             out: list[memoryview | bytes | None] = []
@@ -139,7 +147,8 @@ class PoolMemory:
     def missing(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those that are not there."""
         with self._lock:
-            absent = samples[self._held[dataset].starts[samples] < 0]
+            held = self._held.get(dataset)
+            absent = samples if held is None else samples[held.starts[samples] < 0]
             if not self._ahead:
                 return absent
             return np.array([one for one in absent.tolist() if (dataset, one) not in self._ahead], np.int64)
@@ -176,31 +185,61 @@ class PoolMemory:
             held = self._held[dataset]
             first = max(0, since - held.before)
             some = held.came[first : first + most]
-            return held.before + first + len(some), some.tobytes(), not held.full
+            return held.before + first + len(some), some.tobytes(), not (held.full or held.let_go)
 
-    def room_for(self, nbytes: int) -> int:
+    def room_for(self, dataset: str, nbytes: int) -> int:
         """How many samples of this size may come in now, to stay or to wait for their use."""
         with self._lock:
+            held = self._held.get(dataset)
+            if held is None or held.let_go:
+                return 0
             waiting = max(0, self.budget - self._kept - self._ahead_bytes)
+            if self._ahead and waiting < nbytes and self._quiet_go(dataset):
+                waiting = max(0, self.budget - self._kept - self._ahead_bytes)
             gives_way = sum(group.nbytes for group in self._groups.values())
             return (self._free.total + gives_way) // nbytes + (
                 waiting // nbytes if self._ahead else max(1, waiting // nbytes)
             )
 
-    def keep_ahead(self, dataset: str, sample: int, data: bytes) -> None:
-        """Hold a sample for its next use alone."""
+    def keep_ahead(self, dataset: str, sample: int, data: bytes) -> bool:
+        """Hold a sample for its next use alone, if there is some room; whether it waits now."""
         with self._lock:
-            if (dataset, sample) not in self._ahead:
-                self._ahead[dataset, sample] = data
-                self._ahead_bytes += len(data)
+            held = self._held.get(dataset)
+            if held is None or held.let_go or (dataset, sample) in self._ahead:
+                return (dataset, sample) in self._ahead
+            # (samples are of many sizes, and room was made for the usual one)
+            if self._ahead and self._ahead_bytes >= self.budget - self._kept:
+                return False
+            self._ahead[dataset, sample] = data
+            self._ahead_bytes += len(data)
+            return True
 
     def drop_ahead(self, dataset: str, served: NDArray[np.bool_] | None = None) -> None:
-        """Let those go that wait for a use which they have had; None: all of the dataset."""
+        """Let those go that wait for a use which they have had; None: all of the dataset, as another begins."""
         with self._lock:
-            for key in [
-                one for one in self._ahead if one[0] == dataset and (served is None or served[one[1]])
-            ]:
-                self._ahead_bytes -= len(self._ahead.pop(key))
+            self._drop_ahead(dataset, served)
+            held = self._held.get(dataset)
+            if served is None and held is not None:
+                held.used, held.let_go = time.monotonic(), False
+
+    def _drop_ahead(self, dataset: str, served: NDArray[np.bool_] | None = None) -> None:
+        for key in [one for one in self._ahead if one[0] == dataset and (served is None or served[one[1]])]:
+            self._ahead_bytes -= len(self._ahead.pop(key))
+
+    def _quiet_go(self, wanted: str) -> bool:
+        """Let go of what waits for a use by jobs that have not asked for anything lately; whether there are such."""
+        now, some = time.monotonic(), False
+        for name, held in self._held.items():
+            if name != wanted and not held.let_go and held.is_quiet(now):
+                self._drop_ahead(name)
+                held.let_go = some = True
+        return some
+
+    def used_at(self, dataset: str) -> float:
+        """When somebody has asked for samples last."""
+        with self._lock:
+            held = self._held.get(dataset)
+            return 0.0 if held is None else held.used
 
     # -- by key --------------------------------------------------------------------------------------------------
 
@@ -286,18 +325,35 @@ class PoolMemory:
         idle = [
             (held.used, name)
             for name, held in self._held.items()
-            if name != wanted and held.count and not held.reading and now - held.used > _QUIET
+            if name != wanted and held.count and held.is_quiet(now)
         ]
         if not idle:
             return False
-        held = self._held[min(idle)[1]]
+        self._empty(min(idle)[1])
+        return True
+
+    def _empty(self, name: str) -> None:
+        held = self._held[name]
         there = np.flatnonzero(held.starts >= 0)
         self._free.free_all(zip(held.starts[there].tolist(), held.lengths[there].tolist(), strict=True))
         held.starts[:] = -1
         held.before += len(held.came)
         held.came = array("q")
         held.count = held.nbytes = 0
-        return True
+        held.let_go = True
+        self._drop_ahead(name)
+
+    def forget(self) -> str | None:
+        """Forget the dataset that was not used for longest, if there is one that nobody uses: which it was."""
+        now = time.monotonic()
+        with self._lock:
+            idle = [(held.used, name) for name, held in self._held.items() if held.is_quiet(now)]
+            if not idle:
+                return None
+            name = min(idle)[1]
+            self._empty(name)
+            del self._held[name]
+            return name
 
     def describe(self) -> dict[str, tuple[int, int, int]]:
         """Of each dataset: its samples, how many are held, and their bytes."""

@@ -290,8 +290,11 @@ class NodeServer:
     def _define(self, connection: Wire, define: Define) -> None:
         """Make a dataset of its definition. It is listed here: what this node sees has to be what the job sees."""
         with self._lock:
-            if len(self._datasets) >= _MOST_DATASETS and define.dataset not in self._datasets:
-                raise ProtocolError(f"this server has {_MOST_DATASETS} datasets already; restart the cluster")
+            full = len(self._datasets) >= _MOST_DATASETS and define.dataset not in self._datasets
+            if full and not self._forget():
+                raise ProtocolError(
+                    f"this server has {_MOST_DATASETS} datasets that jobs use, and takes no more"
+                )
             making = self._defining.setdefault(define.dataset, threading.Lock())
         with making:
             found = self._datasets.get(define.dataset)
@@ -318,6 +321,17 @@ class NodeServer:
                 with self._lock:
                     self._datasets[define.dataset] = found
         self._reply(connection, Opened(True, found.samples))
+
+    def _forget(self) -> bool:
+        """Forget a dataset that nobody uses, if there is one. (Who does after all is asked what it is made of.)"""
+        name = self.memory.forget()
+        if name is None:
+            return False
+        self._datasets.pop(name, None)
+        self._defining.pop(name, None)
+        if name in self._preloads:
+            self._preloads.pop(name)[1].stop()
+        return True
 
     def _preload(self, ahead: Ahead) -> None:
         """Read what is this node's part of an epoch, in the order of its use; what was begun before is left."""
@@ -364,7 +378,8 @@ class NodeServer:
             self._changed.notify_all()
             under_way = [ahead for ahead, _ in self._preloads.values()]
         for ahead in under_way:  # what others had may be this node's to read by now
-            self._preload(ahead)
+            with contextlib.suppress(ProtocolError):  # (it was forgotten just now)
+                self._preload(ahead)
 
     def _watch(self, connection: Wire) -> None:
         number = -1

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.channel import wire
-from headrace.cluster import fetching, placement
+from headrace.cluster import fetching, greeting, placement
 from headrace.cluster import members as members_module
 from headrace.cluster import memory as memory_module
 from headrace.cluster import pooled as pooled_module
@@ -568,6 +568,35 @@ def test_nothing_is_answered_before_the_token_was_shown(servers: Servers, source
     connection = connect(servers)
     connection.send(encode(Want(source.fingerprint(), np.arange(3).tobytes())), seconds=5.0)
     assert isinstance(decode_reply(connection.receive(seconds=5.0)[0]), Refused)
+
+
+def test_who_says_a_hello_byte_by_byte_is_not_listened_to_for_long(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(greeting, "GREETING", 0.5)
+    connection = connect(servers)
+    said = wire._HEAD.pack(wire._MAGIC, 4096, 0) + bytes(4096)
+    with pytest.raises((OSError, EOFError)):
+        for at in range(100):
+            connection._send([memoryview(said[at : at + 1])], 5.0)
+            with contextlib.suppress(TimeoutError):  # (a byte comes long before it is given up)
+                connection.receive(seconds=0.2)
+    connection.close()
+
+
+def test_who_has_not_even_begun_to_speak_tls_counts_as_a_connection(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_MOST_CLIENTS", 3)
+    monkeypatch.setattr(server_module, "GREETING", 60.0)
+    node = servers.nodes["n1"]
+    with contextlib.ExitStack() as opened:
+        silent = [
+            opened.enter_context(socket.create_connection((node.host, node.port), 5.0)) for _ in range(4)
+        ]
+        assert silent[3].recv(1) == b"", "there is no room for it"
+    assert wait_until(lambda: servers.servers["n1"]._coming == 0)
+    greet(connect(servers), TOKEN)
 
 
 def test_other_machines_have_to_speak_tls(servers: Servers) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import time
 
 from headrace.channel.wire import Wire
 from headrace.cluster.messages import PROTOCOL, Hello, decode_request
@@ -19,7 +20,19 @@ def refusal(connection: Wire, token: str | None) -> str:
 
     Raises ProtocolError for what is no hello.
     """
-    hello = decode_request(connection.receive(seconds=GREETING, limit=_LIMIT)[0])
+    until = time.monotonic() + GREETING
+
+    def left() -> float:
+        """Each byte may be waited for as long as any; who sends one at a time is not waited for over and over."""
+        if time.monotonic() >= until:
+            raise TimeoutError(f"{connection.name} did not say who it is for {GREETING:g} s")
+        return until - time.monotonic()
+
+    connection.meanwhile = left
+    try:
+        hello = decode_request(connection.receive(seconds=GREETING, limit=_LIMIT)[0])
+    finally:
+        connection.meanwhile = None
     if not isinstance(hello, Hello):
         raise ProtocolError("a connection begins with a hello")
     if token is not None and not hmac.compare_digest(hello.token.encode(), token.encode()):

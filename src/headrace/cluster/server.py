@@ -85,6 +85,8 @@ class NodeServer:
         self._changed = threading.Condition(self._lock)
         self._view = View(0)
         self._wires: set[Wire] = set()
+        self._coming = 0
+        """Connections that are not encrypted yet. They count: anybody can make them."""
         self._listeners: list[socket.socket] = []
         self._closed = False
         self._served, self._served_bytes = 0, 0
@@ -134,7 +136,8 @@ class NodeServer:
             local = listener.family == socket.AF_UNIX
             name = "a job here" if local else f"{address[0]}:{address[1]}"
             with self._lock:
-                full = len(self._wires) >= _MOST_CLIENTS
+                full = len(self._wires) + self._coming >= _MOST_CLIENTS
+                self._coming += not full
             if full:
                 sock.close()
                 continue
@@ -147,13 +150,17 @@ class NodeServer:
     def _serve(
         self, sock: socket.socket, make: Callable[[socket.socket, str], Wire], name: str, local: bool
     ) -> None:
+        connection = None
         try:
             connection = make(sock, name)
         except (OSError, HeadraceError):
             sock.close()
             return
-        with self._lock:
-            self._wires.add(connection)
+        finally:
+            with self._lock:
+                self._coming -= 1
+                if connection is not None:
+                    self._wires.add(connection)
         try:
             if self._greet(connection, local):
                 while not self._closed:

@@ -219,6 +219,50 @@ def test_something_is_done_while_nothing_comes(pair: Pair) -> None:
     assert one.receive(seconds=5.0)[0] == b"then"
 
 
+def test_one_that_is_let_go_meanwhile_is_an_end(pair: Pair) -> None:
+    """An agent sends by one thread, and another lets the connection go."""
+    one, other = pair
+
+    def meanwhile() -> float:
+        one.close()
+        return 0.01
+
+    one.meanwhile = meanwhile
+    with pytest.raises(EOFError, match="let go"):
+        one.receive(seconds=5.0)
+    with pytest.raises((EOFError, OSError)):
+        other.receive(seconds=5.0)
+
+
+def test_nothing_is_sent_in_plain_while_tls_ends(
+    certificate: tuple[ssl.SSLContext, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine, theirs = over_tls(certificate)
+    said: list[str] = []
+
+    def send() -> None:
+        try:
+            mine.send(b"secret", seconds=5.0)
+            said.append("sent")
+        except (OSError, EOFError):
+            said.append("not sent")
+
+    def between(
+        sock: socket.socket, *, close: Callable[[socket.socket], None] = socket.socket._real_close
+    ) -> None:  # type: ignore[attr-defined]
+        threads.append(beside(send))
+        threads[0].join(0.2)
+        close(sock)
+
+    threads: list[threading.Thread] = []
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(socket.socket, "_real_close", between)
+        mine.close()
+    threads[0].join()
+    theirs.close()
+    assert said == ["not sent"]
+
+
 def test_where_a_connection_comes_from(certificate: tuple[ssl.SSLContext, str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         with pytest.raises(OSError):

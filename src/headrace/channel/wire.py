@@ -172,8 +172,11 @@ class Wire:
                     raise
 
     def _wait(self, seconds: float | None, events: int) -> None:
+        fd = self._sock.fileno()
+        if fd < 0:
+            raise EOFError(f"the connection to {self.name} was let go meanwhile")
         poll = select.poll()
-        poll.register(self._sock.fileno(), events)
+        poll.register(fd, events)
         if not poll.poll(None if seconds is None else max(1, int(seconds * 1000))):
             raise TimeoutError(f"{self.name} did not answer for {seconds:g} s")
 
@@ -185,7 +188,10 @@ class Wire:
 
     def close(self) -> None:
         """Let it go."""
-        self._sock.close()
+        with (
+            self._using
+        ):  # (in the middle of it, TLS is gone and the socket is not: what is sent then is plain)
+            self._sock.close()
 
 
 # -- connecting ------------------------------------------------------------------------------------------------

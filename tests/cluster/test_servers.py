@@ -33,11 +33,14 @@ from headrace.cluster.messages import (
     Define,
     Given,
     Hello,
+    Helper,
+    Noted,
     Open,
     Opened,
     Refused,
     View,
     Want,
+    Watch,
     decode_reply,
     encode,
 )
@@ -104,6 +107,44 @@ def test_places_that_are_kept_are_those_that_were_drawn(
     for part in (every[5:50], every[60:20:-3], every[:0], every, every[[7, 7, 119]]):
         assert (found.nodes_of(part) == wanted[part]).all()
     assert (Placement(View(1), "data", SAMPLES).nodes_of(every) == -1).all()
+
+
+def test_places_stay_where_only_helpers_come_and_go(servers: Servers, source: Source) -> None:
+    found = introduce(servers, source)
+    server, members = servers.servers["n1"], members_module.members_of(servers.nodes["n0"].socket)
+    with members.lent(servers.nodes["n1"]) as connection:
+        ask(connection, Ahead(source.fingerprint(), 1, 0), 5.0)
+    read_all(found, source)
+    first, reading = found._placement, server._preloads[source.fingerprint()][1]
+    assert first is not None
+    servers.nodes["n1"] = msgspec.structs.replace(servers.nodes["n1"], helpers=(Helper(7400, "its"),))
+    view = servers.tell()
+    assert wait_until(lambda: members.view.number == view.number)
+    read_all(found, source)
+    second = found._placement
+    assert second is not None and second.view == view and second._known is first._known
+    assert server._preloads[source.fingerprint()][1] is reading, "it does not begin anew"
+    servers.add("n3")
+    view = servers.tell()
+    assert wait_until(lambda: members.view.number == view.number)
+    read_all(found, source)
+    third = found._placement
+    assert third is not None and third._known is not first._known
+    assert (third.nodes_of(np.arange(SAMPLES)) == 3).any()
+    assert server._preloads[source.fingerprint()][1] is not reading
+
+
+def test_who_watches_is_told_of_a_view_once_and_then_that_somebody_is_there(servers: Servers) -> None:
+    connection = wire.connect_unix(servers.nodes["n0"].socket, 5.0)
+    greet(connection, "")
+    connection.send(encode(Watch()), seconds=5.0)
+    said = [answer(connection, 10.0)[0] for _ in range(3)]
+    assert isinstance(said[0], View) and said[1:] == [Noted(), Noted()]
+    view = servers.tell()
+    while (last := answer(connection, 10.0)[0]) == Noted():
+        pass
+    assert last == view
+    connection.close()
 
 
 # -- when all is well -----------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ class Refused(Message, frozen=True):
 
 
 class Watch(Message, frozen=True):
-    """Tell of every view from now on."""
+    """Tell of every view from now on; ``Noted`` once a second where there is no other."""
 
 
 class Open(Message, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -14,16 +15,30 @@ _MOST_KNOWN = 1 << 26
 """Samples of a dataset whose places are kept, two bytes each, once somebody has asked."""
 
 
+def moves(before: View, view: View) -> bool:
+    """Whether samples have other places by a later view."""
+    return [(one.id, one.memory) for one in before.nodes] != [(one.id, one.memory) for one in view.nodes]
+
+
 class Placement:
     """Of one dataset, by one view. Threads share it."""
 
     def __init__(self, view: View, dataset: str, samples: int) -> None:
-        self.view = view
+        self.view, self._name, self._samples = view, dataset, samples
         self._known = np.zeros(samples, np.uint16) if samples <= _MOST_KNOWN else None
         """Of each sample: 0, or its node's place and 1. (What was never asked for takes no memory.)"""
         self._dataset = key_of(dataset)
         self._keys = [key_of(node.id) for node in view.nodes]
         self._weights = [float(node.memory) for node in view.nodes]
+
+    def follow(self, view: View) -> Placement:
+        """By a later view. Often that has the same nodes, and only helpers have come or gone, or a server was started
+        anew: then what is known stays."""
+        if moves(self.view, view):
+            return Placement(view, self._name, self._samples)
+        out = copy.copy(self)
+        out.view = view
+        return out
 
     def nodes_of(self, samples: NDArray[Any]) -> NDArray[np.intp]:
         """The place of each sample's node in the view; -1 where there is none."""

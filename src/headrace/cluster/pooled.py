@@ -90,7 +90,6 @@ class PooledSource:
         self._start()
 
     def _start(self) -> None:
-        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._placement: Placement | None = None
         self._strangers: dict[str, float] = {}
@@ -102,6 +101,7 @@ class PooledSource:
         self._missed = 0.0
         self._pooled = Pooled()
         self._here = threading.local()
+        self._pid = os.getpid()  # (at last: other threads of a child go by it)
 
     def __getstate__(self) -> tuple[Source, Pool]:
         return self._source, self._pool
@@ -206,7 +206,9 @@ class PooledSource:
     def _placed(self, view: View) -> Placement:
         placement = self._placement
         if placement is None or placement.view.number != view.number:
-            placement = self._placement = Placement(view, self._pool.dataset, len(self))
+            if placement is None:
+                placement = Placement(view, self._pool.dataset, len(self))
+            placement = self._placement = placement.follow(view)
             with self._lock:
                 self._ways.only([one.incarnation for one in view.nodes])
             self._usual = {

@@ -53,7 +53,7 @@ from headrace.cluster.messages import (
     decode_request,
     encode,
 )
-from headrace.cluster.placement import Placement
+from headrace.cluster.placement import Placement, moves
 from headrace.cluster.ports import ANY, Ports
 from headrace.cluster.rails import listen_at
 from headrace.core.errors import HeadraceError, OptionError, ProtocolError
@@ -381,9 +381,9 @@ class NodeServer:
         with self._changed:
             if view.number <= self._view.number:
                 return
-            self._view = view
+            moved, self._view = moves(self._view, view), view
             self._changed.notify_all()
-            under_way = [ahead for ahead, _ in self._preloads.values()]
+            under_way = [ahead for ahead, _ in self._preloads.values()] if moved else []
         for ahead in under_way:  # what others had may be this node's to read by now
             with contextlib.suppress(ProtocolError):  # (it was forgotten just now)
                 self._preload(ahead)
@@ -394,9 +394,10 @@ class NodeServer:
             with self._changed:
                 self._changed.wait_for(lambda: self._view.number > number or self._closed, 1.0)  # noqa: B023
                 view = self._view
-            # (said again and again, so that both ends know that the other is there)
+            # (something is said again and again, so that both ends know that the other is there; not all of it: it is
+            # half a megabyte where there are some hundred nodes)
+            self._reply(connection, view if view.number != number else Noted())
             number = view.number
-            self._reply(connection, view)
 
     def status(self) -> Status:
         """How it stands."""

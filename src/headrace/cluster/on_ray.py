@@ -32,7 +32,7 @@ from headrace.core.errors import HostUnavailable, MissingExtra
 from headrace.core.memory import available_memory, usable_cpus
 from headrace.core.sizes import parse_size
 
-NAMESPACE, MANAGER = "headrace", "headrace-manager"
+NAMESPACE, MANAGER, _SERVER = "headrace", "headrace-manager", "headrace-node-"
 _LOOK = 0.5
 """Seconds between two looks at who is there."""
 _PATIENCE = 3.0
@@ -44,6 +44,9 @@ _AGAIN = 10.0
 """Seconds before a server that could not start is tried again."""
 _START = 180.0
 """Seconds for a server to start: where many nodes read Python from one file server that takes a while."""
+
+_REMIND = 30.0
+"""Seconds after which a server is told of a view again that it should know."""
 
 _node = msgspec.msgpack.Decoder(Node)
 
@@ -153,6 +156,8 @@ class Manager:
         self._failed: dict[str, tuple[float, str]] = {}
         """By node: when its server could not start, and why."""
         self._view = View(0)
+        self._told: dict[str, tuple[str, int, float]] = {}
+        """By node: which server was told of a view last, of which, and when."""
         self._seen = threading.Event()
         """All servers were heard: a manager that has just been restarted knows of none."""
         self._closed = threading.Event()
@@ -173,6 +178,7 @@ class Manager:
         for node in [one for one in self._actors if one not in alive]:
             del self._actors[node]
             self._asked.pop(node, None)
+            self._told.pop(node, None)
         for node in alive - set(self._actors):
             if now >= self._failed.get(node, (-_AGAIN, ""))[0] + _AGAIN:
                 self._actors[node] = self._start(node)
@@ -202,16 +208,26 @@ class Manager:
             self._asked.pop(node, None)
             with contextlib.suppress(Exception):
                 ray.kill(self._actors[node], no_restart=False)
+            # (it is found by its name again; or, where Ray has given it up, another takes it)
+            self._actors.pop(node, None)
         if view is not None:
             # (numbers go on after a restart of the manager)
             number = max(self._view.number + 1, int(time.time() * 1000))
             self._view = View(number, view)
         if len(self._view.nodes) >= len(self._actors):
             self._seen.set()
+        self._tell(now)
+
+    def _tell(self, now: float) -> None:
+        """Tell servers of the view, as far as they do not know it: of hundreds of nodes, it is half a megabyte."""
+        said = b""
         for one in self._view.nodes:
-            # (again and again: a server that was restarted knows of none)
-            if one.id in self._actors and (view is not None or one.id in found):
-                self._actors[one.id].see.remote(encode(self._view))
+            server, number, when = self._told.get(one.id, ("", -1, 0.0))
+            known = (server, number) == (one.incarnation, self._view.number) and now < when + _REMIND
+            if one.id in self._actors and not known:
+                said = said or encode(self._view)
+                self._actors[one.id].see.remote(said)
+                self._told[one.id] = one.incarnation, self._view.number, now
 
     def _start(self, node: str) -> Any:
         ray = self._ray
@@ -219,7 +235,7 @@ class Manager:
         return (
             ray.remote(NodeActor)
             .options(
-                name=f"headrace-node-{node}",
+                name=f"{_SERVER}{node}",
                 namespace=NAMESPACE,
                 lifetime="detached",
                 get_if_exists=True,
@@ -258,10 +274,13 @@ class Manager:
         """End all servers. The manager itself is ended by who called."""
         self._closed.set()
         self._thread.join(2 * _LOOK + _PATIENCE)
-        for actor in self._actors.values():
+        actors = list(self._actors.values())
+        with contextlib.suppress(Exception):  # (all at once: some may hang, and there may be hundreds)
+            asked = [actor.close.remote() for actor in actors]
+            self._ray.wait(asked, num_returns=len(asked), timeout=_PATIENCE)
+        for actor in actors:
             with contextlib.suppress(Exception):
-                self._ray.get(actor.close.remote(), timeout=_PATIENCE)
-            self._ray.kill(actor)
+                self._ray.kill(actor)
         self._actors.clear()
 
 
@@ -293,7 +312,7 @@ def _check_address(address: str) -> None:
     """Whether anybody listens there: Ray would try for minutes."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if host and port.isdecimal():
-        socket.create_connection((host, int(port)), timeout=5.0).close()
+        socket.create_connection((host.strip("[]"), int(port)), timeout=5.0).close()
 
 
 def _manager(ray: Any) -> Any:
@@ -319,6 +338,7 @@ def start(ray: Any, terms: Terms, seconds: float = _START) -> View:
     behind."""
     new = _manager(ray) is None
     if new:
+        _end_servers(ray)
         ray.remote(Manager).options(
             name=MANAGER,
             namespace=NAMESPACE,
@@ -386,11 +406,21 @@ def statuses(ray: Any) -> list[Status] | None:
 
 
 def stop(ray: Any) -> bool:
-    """End the cluster; False: there was none."""
+    """End the cluster, or what is left of one; False: there was none."""
     manager = _manager(ray)
-    if manager is None:
-        return False
-    with contextlib.suppress(Exception):
-        ray.get(manager.stop.remote(), timeout=_START)
-    ray.kill(manager)
-    return True
+    if manager is not None:
+        with contextlib.suppress(Exception):
+            ray.get(manager.stop.remote(), timeout=_START)
+        ray.kill(manager)
+    return _end_servers(ray) or manager is not None
+
+
+def _end_servers(ray: Any) -> bool:
+    """End servers that no manager has ended; whether there were any. They know another token than a new one's."""
+    some = False
+    for one in ray.util.list_named_actors(all_namespaces=True):
+        if one["namespace"] == NAMESPACE and one["name"].startswith(_SERVER):
+            with contextlib.suppress(ValueError):  # (it is gone)
+                ray.kill(ray.get_actor(one["name"], namespace=NAMESPACE))
+                some = True
+    return some

@@ -1,0 +1,147 @@
+"""What the manager tells servers, and what is left of a cluster that ends: with a Ray made for it."""
+
+from __future__ import annotations
+
+import socket
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from headrace.cluster import on_ray
+from headrace.cluster.messages import Node, View, decode_reply
+from headrace.cluster.on_ray import MANAGER, NAMESPACE, Manager, Terms
+
+
+class Actor:
+    """A node server, or the manager, as others see it."""
+
+    def __init__(self, node: Node | None = None) -> None:
+        self.node = node
+        self.seen: list[View] = []
+        self.closed = self.killed = 0
+        self.describe = SimpleNamespace(remote=lambda: lambda: msgspec.msgpack.encode(self.node))
+        self.see = SimpleNamespace(remote=self._see)
+        self.close = self.stop = SimpleNamespace(remote=self._close)
+
+    def _see(self, view: bytes) -> None:
+        found = decode_reply(view)
+        assert isinstance(found, View)
+        self.seen.append(found)
+
+    def _close(self) -> Any:
+        self.closed += 1
+        return lambda: None
+
+
+class Ray:
+    """What headrace needs of it. What was asked for is there at once."""
+
+    def __init__(self) -> None:
+        self.actors: dict[tuple[str, str], Actor] = {}
+        self.util = SimpleNamespace(list_named_actors=self.list_named_actors)
+        self.exceptions = SimpleNamespace(RayActorError=KeyError, RayError=KeyError)
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [
+            {"NodeID": one.node.id, "Alive": True} for one in self.actors.values() if one.node is not None
+        ]
+
+    def wait(self, asked: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
+        return asked, []
+
+    def get(self, asked: Any, timeout: float = 0.0) -> Any:
+        return asked()
+
+    def kill(self, actor: Actor, no_restart: bool = True) -> None:
+        actor.killed += 1
+        self.actors = {name: one for name, one in self.actors.items() if one is not actor}
+
+    def get_actor(self, name: str, namespace: str) -> Actor:
+        if (namespace, name) not in self.actors:
+            raise ValueError(name)
+        return self.actors[namespace, name]
+
+    def list_named_actors(self, all_namespaces: bool) -> list[dict[str, str]]:
+        assert all_namespaces
+        return [{"namespace": namespace, "name": name} for namespace, name in self.actors]
+
+
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
+    made = Ray()
+    monkeypatch.setattr(on_ray, "import_ray", lambda: made)
+    for number in range(3):
+        node = Node(f"n{number}", "first", "127.0.0.1", 7400, "its", 1 << 30)
+        made.actors[NAMESPACE, f"headrace-node-n{number}"] = Actor(node)
+    return made
+
+
+@pytest.fixture
+def manager(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> Manager:
+    """It looks when it is told to."""
+    monkeypatch.setattr(Manager, "_run", lambda self: None)
+    monkeypatch.setattr(Manager, "_start", lambda self, node: ray.actors[NAMESPACE, f"headrace-node-{node}"])
+    return Manager("token", Terms("1GiB"))
+
+
+def test_servers_are_told_of_a_view_that_they_do_not_know(
+    ray: Ray, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actors = list(ray.actors.values())
+    for _ in range(5):
+        manager._look()
+    assert [[len(view.nodes) for view in one.seen] for one in actors] == [[3]] * 3, "once"
+    actors[1].node = msgspec.structs.replace(actors[1].node, incarnation="second")  # type: ignore[type-var]
+    for _ in range(5):
+        manager._look()
+    assert [len(one.seen) for one in actors] == [2] * 3, "one was started anew"
+    monkeypatch.setattr(on_ray, "_REMIND", 0.0)
+    manager._look()
+    assert [len(one.seen) for one in actors] == [3] * 3, "what was said may have been lost"
+    assert len({one.seen[-1].number for one in actors}) == 1
+
+
+def test_all_servers_are_ended_whatever_one_of_them_does(
+    ray: Ray, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actors = list(ray.actors.values())
+    manager._look()
+
+    def hangs(asked: list[Any], num_returns: int, timeout: float) -> Any:
+        raise TimeoutError
+
+    def kill(actor: Actor, kill: Any = ray.kill) -> None:
+        told.append([one.closed for one in actors])
+        kill(actor)
+
+    told: list[list[int]] = []
+    monkeypatch.setattr(ray, "wait", hangs)
+    monkeypatch.setattr(ray, "kill", kill)
+    manager.stop()
+    assert told == [[1] * 3] * 3
+    assert [one.killed for one in actors] == [1] * 3
+
+
+def test_servers_that_a_manager_has_left_are_ended(ray: Ray) -> None:
+    """Else a new manager would find them, with another token than that of those which it starts."""
+    others = ray.actors["mine", "headrace-node-n0"] = Actor()
+    named = ray.actors[NAMESPACE, "something"] = Actor()
+    left = ray.actors[NAMESPACE, MANAGER] = Actor()
+    servers = [one for one in ray.actors.values() if one.node is not None]
+    assert on_ray.stop(ray) and left.killed == 1 and [one.killed for one in servers] == [1] * 3
+    assert not on_ray.stop(ray), "there is none"
+    ray.actors[NAMESPACE, "headrace-node-n7"] = Actor()
+    assert on_ray.stop(ray), "there was something left"
+    assert others.killed == named.killed == 0
+
+
+@pytest.mark.parametrize("prefix", ["", "ray://"])
+def test_an_address_of_ipv6(prefix: str) -> None:
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    with listener:
+        on_ray._check_address(f"{prefix}[::1]:{listener.getsockname()[1]}")

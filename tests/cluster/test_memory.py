@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -179,6 +181,38 @@ def test_what_is_there_by_key_gives_way_and_is_whole_while_it_is_there(
         count, total = memory.by_key
         assert memory.used == total + sum(map(len, held.values())) <= SMALL
         assert count <= len(put)
+
+
+def test_what_gives_way_is_not_looked_for_among_all_there_is() -> None:
+    """There may be millions by key, and nothing else is done meanwhile."""
+    looked = 0
+
+    class Counting(memory_module.Kept):
+        @property
+        def reading(self) -> int:
+            nonlocal looked
+            looked += 1
+            return 0
+
+        @reading.setter
+        def reading(self, value: int) -> None:
+            pass
+
+    memory = PoolMemory(1 << 20)
+    memory.open("a", 64)
+    number = 0
+    with mock.patch.object(memory_module, "Kept", Counting):
+        while memory.put("g", number.to_bytes(16, "little"), memoryview(bytes(1024))):
+            number += 1
+    assert number > 900
+    for sample in range(64):
+        assert memory.keep("a", sample, bytes(1024))
+    assert looked < 64 * 20
+    left, nbytes = memory.by_key
+    assert left == number - 64 and nbytes == 1024 * left
+    assert memory.lengths("g", [one.to_bytes(16, "little") for one in range(64)]) == [-1] * 64, (
+        "the first to come"
+    )
 
 
 def test_a_sample_of_a_dataset_takes_the_place_of_what_is_there_by_key() -> None:

@@ -12,8 +12,10 @@ import mmap
 import threading
 import time
 from array import array
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -25,6 +27,9 @@ _AHEAD = 16
 """One part in so many of the memory is for what waits for its use."""
 _QUIET = 30.0
 """Seconds without a request after which a dataset may make room for another."""
+
+_FEW = 8
+"""Samples by key that are looked up at a time, to give way."""
 
 
 @dataclass
@@ -67,7 +72,7 @@ class Kept:
 class Group:
     """What is there by key of one kind: all that was decoded in one way."""
 
-    kept: dict[bytes, Kept] = field(default_factory=dict)
+    kept: OrderedDict[bytes, Kept] = field(default_factory=OrderedDict)
     nbytes: int = 0
     used: float = field(default_factory=time.monotonic)
 
@@ -303,11 +308,13 @@ class PoolMemory:
         """Room for an encoded sample, in the place of others that are there by key: those first that nobody has asked
         for lately, and of these what came first."""
         for group in sorted(self._groups.values(), key=lambda one: one.used):
-            for key in [key for key, kept in group.kept.items() if not kept.reading]:
-                self._drop(group, key)
-                start = self._free.take(nbytes)
-                if start is not None:
-                    return start
+            # (a few at a time: there may be millions, and one is enough)
+            while keys := list(islice((key for key, kept in group.kept.items() if not kept.reading), _FEW)):
+                for key in keys:
+                    self._drop(group, key)
+                    start = self._free.take(nbytes)
+                    if start is not None:
+                        return start
         return None
 
     @property

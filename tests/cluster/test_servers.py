@@ -585,6 +585,21 @@ def test_a_node_that_sees_other_files_is_not_asked(servers: Servers, source: Sou
     read_all(servers.pooled(source), source)
 
 
+def test_whatever_is_wrong_with_a_listing_is_said(
+    servers: Servers, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class AccessDenied(Exception):
+        """Of a library that talks to storage."""
+
+    def fails(_: object) -> Source:
+        raise AccessDenied("the role of this node may not list it")
+
+    monkeypatch.setattr(server_module, "source_from_plain", fails)
+    members = members_module.members_of(servers.nodes["n0"].socket)
+    with pytest.raises(HostRefused, match="node n1 cannot open the data: AccessDenied: the role of this"):
+        define(members, servers.nodes["n1"], servers.pool(source))
+
+
 # -- who may, and who may not -----------------------------------------------------------------------------------
 
 

@@ -56,7 +56,7 @@ from headrace.cluster.messages import (
 from headrace.cluster.placement import Placement, moves
 from headrace.cluster.ports import ANY, Ports
 from headrace.cluster.rails import listen_at
-from headrace.core.errors import HeadraceError, OptionError, ProtocolError
+from headrace.core.errors import HeadraceError, ProtocolError
 from headrace.recipes.plain import source_from_plain
 from headrace.sampling.uniform import epoch_order
 
@@ -309,10 +309,10 @@ class NodeServer:
                 try:
                     source = source_from_plain(json.loads(define.definition))
                     fingerprint = source.fingerprint()
-                except (OptionError, OSError, ValueError, RecursionError) as error:
-                    self._reply(
-                        connection, Refused(f"node {self._node} cannot open the data: {error}"[:4000])
-                    )
+                except Exception as error:  # (of libraries that talk to storage, too)
+                    known = isinstance(error, HeadraceError | OSError | ValueError)
+                    said = str(error) if known else f"{type(error).__name__}: {error}"
+                    self._reply(connection, Refused(f"node {self._node} cannot open the data: {said}"[:4000]))
                     return
                 if fingerprint != define.dataset:
                     self._reply(

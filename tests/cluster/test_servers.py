@@ -25,6 +25,7 @@ from headrace.cluster import memory as memory_module
 from headrace.cluster import pooled as pooled_module
 from headrace.cluster import server as server_module
 from headrace.cluster.fetching import Dataset, Fetcher
+from headrace.cluster.joining import Joined
 from headrace.cluster.members import Members, answer, ask, greet
 from headrace.cluster.memory import PoolMemory
 from headrace.cluster.messages import (
@@ -266,6 +267,35 @@ def test_what_was_asked_for_before_its_epoch_was_said_to_begin_is_in_nobodys_way
         assert found.take_pooled().kept > 60, "reading ahead goes on"
     finally:
         servers.close()
+
+
+def test_a_job_that_is_started_anew_is_read_ahead_for_again(servers: Servers, source: Source) -> None:
+    """It says what it said before: the same seed, and the first epoch."""
+    found = introduce(servers, source)
+    server, members = servers.servers["n1"], members_module.members_of(servers.nodes["n0"].socket)
+    for _ in range(2):
+        with members.lent(servers.nodes["n1"]) as connection:
+            ask(connection, Ahead(source.fingerprint(), 1, 0), 5.0)
+        asked = server._datasets[source.fingerprint()].asked
+        assert not asked.any()
+        read_all(found, source)
+        assert asked.any()
+    servers.add("n3")
+    servers.tell()
+    assert asked.any(), "it is in the middle of it, for all that others come"
+
+
+def test_servers_hear_once_of_an_epoch_for_which_workers_have_to_start(
+    servers: Servers, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = members_module.members_of(servers.nodes["n0"].socket)
+    joined = Joined(source, servers.pool(source), members)
+    said: list[Ahead] = []
+    monkeypatch.setattr(joined, "_tell", said.append)
+    for epoch, early in ((0, True), (0, False), (1, False), (1, False), (1, True), (2, False)):
+        joined.expect(seed=7, epoch=epoch, position=0, shuffled=True, early=early)
+    assert wait_until(lambda: len(said) == 5)
+    assert sorted(one.epoch for one in said) == [0, 1, 1, 1, 2]
 
 
 @pytest.mark.parametrize("others", ["another order", "another job"])

@@ -35,6 +35,8 @@ class Joined:
         self.source = PooledSource(source, pool)
         self._pool, self._members = pool, members
         self._teller = Teller(pool.dataset, members)
+        self._early: Ahead | None = None
+        """What was said before its epoch began."""
 
     @property
     def nodes(self) -> int:
@@ -68,30 +70,33 @@ class Joined:
         number = hashlib.blake2b(b"\0".join(of), digest_size=16).hexdigest()
         return Assistance(self._pool, number, definition, key, decoded, workers)
 
-    def expect(self, *, seed: int, epoch: int, position: int, shuffled: bool) -> None:
-        """Tell all servers what is needed from now on, in which order. Nobody waits for it."""
-        self._in_a_thread(Ahead(self._pool.dataset, seed, epoch, position, shuffled), told=False)
+    def expect(self, *, seed: int, epoch: int, position: int, shuffled: bool, early: bool = False) -> None:
+        """Tell all servers what is needed from now on, in which order. Nobody waits for it. ``early``: the same will
+        be said when it begins, and then need not be."""
+        self._say(Ahead(self._pool.dataset, seed, epoch, position, shuffled), early)
 
-    def expect_any(self, epoch: int) -> None:
+    def expect_any(self, epoch: int, *, early: bool = False) -> None:
         """The order is not known: the shared host draws. Servers read in one that is the same for all jobs, and the
         host is told what has come."""
-        self._in_a_thread(Ahead(self._pool.dataset, 0, epoch), told=True)
+        self._say(Ahead(self._pool.dataset, 0, epoch, shared=True), early)
+
+    def _say(self, ahead: Ahead, early: bool) -> None:
+        before, self._early = self._early, ahead if early else None
+        if ahead != before:
+            threading.Thread(target=self._tell, args=(ahead,), name="headrace-expect", daemon=True).start()
 
     def close(self) -> None:
         """The job leaves."""
         self._teller.close()
 
-    def _in_a_thread(self, ahead: Ahead, *, told: bool) -> None:
-        threading.Thread(target=self._tell, args=(ahead, told), name="headrace-expect", daemon=True).start()
-
-    def _tell(self, ahead: Ahead, told: bool) -> None:
+    def _tell(self, ahead: Ahead) -> None:
         for node in self._members.view.nodes:
             try:
                 with self._members.lent(node) as connection:
                     ask(connection, ahead, _SOON)
             except TROUBLE:  # (it reads what it is asked for, then)
                 continue
-        if told:
+        if ahead.shared:
             self._teller.run()
 
 

@@ -159,13 +159,15 @@ class Took(Message, frozen=True):
 
 
 class Ahead(Message, frozen=True):
-    """A job begins an epoch, at ``position`` of the order that follows from ``seed``."""
+    """A job begins an epoch, at ``position`` of the order that follows from ``seed``. ``shared``: any order would do,
+    and other jobs say the same."""
 
     dataset: Name
     seed: int
     epoch: int
     position: Count = 0
     shuffled: bool = True
+    shared: bool = False
 
 
 class Came(Message, frozen=True):

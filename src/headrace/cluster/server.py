@@ -211,7 +211,7 @@ class NodeServer:
             case Define():
                 self._define(connection, request)
             case Ahead():
-                self._preload(request)
+                self._preload(request, begins=True)
                 self._reply(connection, Noted())
             case Came():
                 self._came(connection, request)
@@ -340,18 +340,18 @@ class NodeServer:
             self._preloads.pop(name)[1].stop()
         return True
 
-    def _preload(self, ahead: Ahead) -> None:
-        """Read what is this node's part of an epoch, in the order of its use; what was begun before is left."""
+    def _preload(self, ahead: Ahead, *, begins: bool) -> None:
+        """Read what is this node's part of an epoch, in the order of its use; what was begun before is left.
+        ``begins``: nothing of it was used yet. (A job that is started anew may say what it said before.)"""
         dataset = self._dataset(ahead.dataset)
         if ahead.position > dataset.samples:
             raise ProtocolError(f"position {ahead.position} of {dataset.samples}")
         with self._lock:
             before = self._preloads.get(dataset.name)
             placement = Placement(self._view, dataset.name, dataset.samples)
-            same = before is not None and before[0] == ahead
             if before is not None:
                 before[1].stop()
-            if not same:
+            if begins and not (ahead.shared and before is not None and before[0] == ahead):
                 self.memory.drop_ahead(dataset.name)
                 dataset.asked[:] = False
 
@@ -386,7 +386,7 @@ class NodeServer:
             under_way = [ahead for ahead, _ in self._preloads.values()] if moved else []
         for ahead in under_way:  # what others had may be this node's to read by now
             with contextlib.suppress(ProtocolError):  # (it was forgotten just now)
-                self._preload(ahead)
+                self._preload(ahead, begins=False)
 
     def _watch(self, connection: Wire) -> None:
         number = -1

@@ -208,7 +208,7 @@ class Epochs:
         if self.session is not None:
             self.session.close()
         self.session = choose_session(
-            spec, self.book, seed, resume, lambda pool: _expect(spec, pool, seed, epoch, resume)
+            spec, self.book, seed, resume, lambda pool: _expect(spec, pool, seed, epoch, resume, early=True)
         )
         self.fed = None
         if self._finalizer is not None:
@@ -301,12 +301,14 @@ def _promised(spec: LoaderSpec, resume: LoaderState | None) -> int | None:
     return None if size is None else size - (resume.position if resume is not None else 0)
 
 
-def _expect(spec: LoaderSpec, pool: Joined, seed: int, epoch: int, resume: LoaderState | None) -> None:
-    """Tell a cluster what an epoch is about to ask for. One rank says it for all."""
+def _expect(
+    spec: LoaderSpec, pool: Joined, seed: int, epoch: int, resume: LoaderState | None, *, early: bool = False
+) -> None:
+    """Tell a cluster what an epoch is about to ask for. One rank says it for all. ``early``: it has not begun."""
     if spec.options.rank != 0:
         return
     if spec.drawn_by_host:
-        pool.expect_any(epoch)
+        pool.expect_any(epoch, early=early)
         return
     known = spec.order.ours
     pool.expect(
@@ -314,6 +316,7 @@ def _expect(spec: LoaderSpec, pool: Joined, seed: int, epoch: int, resume: Loade
         epoch=epoch,
         position=resume.position if resume is not None and known else 0,
         shuffled=known and spec.order.shuffle,
+        early=early,
     )
 
 

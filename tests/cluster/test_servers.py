@@ -769,6 +769,27 @@ def test_a_server_that_lies_is_not_believed(
     read_all(found, source)
 
 
+def test_a_process_keeps_no_more_connections_than_leave_room_for_its_files(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits = [(1024, 4096)]
+    monkeypatch.setattr(members_module.resource, "getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr(members_module.resource, "setrlimit", lambda _, wanted: limits.append(wanted))
+    members = Members(servers.nodes["n0"].socket)
+    assert limits == [(1024, 4096), (4096, 4096)]
+    node = servers.nodes["n1"]
+    for nodes, kept in ((3, 8), (200, 5), (500, 2), (3000, 1)):
+        others = [msgspec.structs.replace(node, id=f"o{at}", incarnation=f"o{at}") for at in range(nodes - 1)]
+        view = servers.tell([node, *others])
+        assert wait_until(lambda: members.view.number == view.number)  # noqa: B023
+        for connection in [members.borrow(node) for _ in range(9)]:
+            members.give_back(node, connection)
+        assert len(members._idle[node.incarnation]) == kept
+        while members._idle[node.incarnation]:
+            members._idle[node.incarnation].pop().close()
+    members.close()
+
+
 def test_members_are_closed_whole(servers: Servers) -> None:
     members = Members(servers.nodes["n0"].socket)
     borrowed = members.borrow(servers.nodes["n1"])

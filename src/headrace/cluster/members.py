@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import threading
 from collections.abc import Iterator
 
@@ -43,6 +44,8 @@ _LEAST_REST, _MOST_REST = 0.25, 10.0
 """Seconds between two tries to reach somebody who failed: twice as long each time."""
 _IDLE = 8
 """Connections to one server that are kept for the next request."""
+_DESCRIPTORS = 1 << 16
+"""That a process may have, where the system lets it."""
 
 TROUBLE = (OSError, EOFError, HeadraceError, msgspec.MsgspecError)
 """What may come of a request, and says nothing but that the server is not to be had."""
@@ -76,6 +79,20 @@ def answer(connection: Wire, seconds: float, *, body_limit: int = BODY_LIMIT) ->
     return reply, body
 
 
+def allow_descriptors() -> int:
+    """Let this process have many descriptors, as far as it may; how many. A worker has connections to all servers,
+    and often 1024 are what it has unless it asks for more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(_DESCRIPTORS, hard)
+    if soft == resource.RLIM_INFINITY or soft >= most:
+        return _DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+    except (OSError, ValueError):
+        return soft
+    return most
+
+
 class Members:
     """The servers, for one process. Threads share it."""
 
@@ -85,6 +102,7 @@ class Members:
         self._path, self.dialer = path, Dialer(rail)
         self._lock = threading.Lock()
         self._idle: dict[str, list[Wire]] = {}
+        self._descriptors = allow_descriptors()
         self._lent: dict[str, set[Wire]] = {}
         """By the incarnation of a server: connections that somebody uses."""
         self._absent: set[str] = set()
@@ -205,7 +223,9 @@ class Members:
             self._lent.get(node.incarnation, set()).discard(connection)
             known = any(one.incarnation == node.incarnation for one in self.view.nodes)
             idle = self._idle.setdefault(node.incarnation, []) if known else None
-            if idle is not None and len(idle) < _IDLE and not self._closed.is_set():
+            # (there may be hundreds of servers, and files are to be opened, too)
+            most = max(1, min(_IDLE, self._descriptors // (4 * max(1, len(self.view.nodes)))))
+            if idle is not None and len(idle) < most and not self._closed.is_set():
                 idle.append(connection)
                 return
         connection.close()

@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.channel import wire
-from headrace.cluster import fetching, greeting, placement
+from headrace.cluster import fetching, greeting, joining, placement
 from headrace.cluster import members as members_module
 from headrace.cluster import memory as memory_module
 from headrace.cluster import pooled as pooled_module
@@ -47,7 +47,7 @@ from headrace.cluster.messages import (
 )
 from headrace.cluster.placement import Placement
 from headrace.cluster.pooled import PooledSource, define
-from headrace.core.errors import HostRefused
+from headrace.core.errors import HostRefused, OptionError, ProtocolError
 from headrace.planning import peers
 from headrace.planning.rendezvous import key_of, owners
 from headrace.sampling.uniform import epoch_order
@@ -296,6 +296,32 @@ def test_servers_hear_once_of_an_epoch_for_which_workers_have_to_start(
         joined.expect(seed=7, epoch=epoch, position=0, shuffled=True, early=early)
     assert wait_until(lambda: len(said) == 5)
     assert sorted(one.epoch for one in said) == [0, 1, 1, 1, 2]
+
+
+def test_what_a_dataset_is_made_of_is_said_once(
+    servers: Servers, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be megabytes, and a job has hundreds of processes."""
+    introduce(servers, source)
+
+    def said(connection: wire.Wire, definition: Define) -> None:
+        raise ProtocolError("it was said again")
+
+    for server in servers.servers.values():
+        monkeypatch.setattr(server, "_define", said)
+    members = members_module.members_of(servers.nodes["n0"].socket)
+    for node in servers.nodes.values():
+        define(members, node, servers.pool(source))
+
+
+def test_a_list_of_files_that_is_too_long_is_said_to_be(
+    servers: Servers, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(joining, "_LONGEST", 16)
+    with pytest.raises(OptionError, match=r"takes \d+ B, and 16 B is the most; name a folder"):
+        joining.join(source, must=True, find_rail=lambda: None)
+    monkeypatch.setattr(joining, "ray_node", lambda: "n0")
+    assert joining.join(source, must=False, find_rail=lambda: None) is None
 
 
 @pytest.mark.parametrize("others", ["another order", "another job"])

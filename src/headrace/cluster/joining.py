@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from headrace.channel.wire import MESSAGE_LIMIT
 from headrace.cluster.agent import Assistance
 from headrace.cluster.found import find_members, ray_node
 from headrace.cluster.keyed_tier import NodesTier
@@ -18,6 +19,7 @@ from headrace.cluster.near import Teller
 from headrace.cluster.pooled import Pool, PooledSource, define
 from headrace.core.errors import HostRefused, OptionError
 from headrace.core.forms import Form
+from headrace.core.sizes import show_size
 from headrace.planning.rails import Rail
 from headrace.recipes.plain import source_to_plain
 from headrace.recipes.recipe import Recipe
@@ -26,6 +28,8 @@ from headrace.sources.source import Source
 _SOON = 5.0
 """Seconds for a server to hear what will be needed."""
 _AT_ONCE = 32
+_LONGEST = MESSAGE_LIMIT - (1 << 20)
+"""Bytes of a definition."""
 
 
 class Joined:
@@ -109,6 +113,11 @@ def join(source: Source, *, must: bool, find_rail: Callable[[], Rail | None]) ->
         if not source.encoded:
             raise OptionError("its samples are paths, and what lies there is read by decode")
         definition = json.dumps(source_to_plain(source)).encode()
+        if len(definition) > _LONGEST:
+            raise OptionError(
+                f"what it is made of takes {show_size(len(definition))}, and {show_size(_LONGEST)} is the most; name "
+                "a folder, or a manifest, rather than each file"
+            )
     except OptionError as error:
         if must:
             raise OptionError(

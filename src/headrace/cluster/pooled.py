@@ -19,6 +19,7 @@ from headrace.cluster.messages import (
     Define,
     Given,
     Node,
+    Open,
     Opened,
     View,
     Want,
@@ -345,6 +346,10 @@ class PooledSource:
 def define(members: Members, node: Node, pool: Pool) -> None:
     """Have a server open a dataset. Raises HostRefused if it cannot, and others of ``TROUBLE``."""
     with members.lent(node) as connection:
+        # (of a list of files it has megabytes, and a job's processes all come with the same)
+        reply, _ = ask(connection, Open(pool.dataset), _PATIENCE)
+        if isinstance(reply, Opened) and reply.known:
+            return
         reply, _ = ask(connection, Define(pool.dataset, pool.definition), _LISTING)
         if not isinstance(reply, Opened):
             raise ProtocolError(f"{connection.name} answered with {type(reply).__name__}")

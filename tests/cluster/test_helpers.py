@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.channel import wire
-from headrace.cluster import agent, joining
 from headrace.cluster import helper as helper_module
+from headrace.cluster import joining, lines, transports
 from headrace.cluster import members as members_module
 from headrace.cluster.helper import Config, Helpers, HelperServer
 from headrace.cluster.members import ask, greet
@@ -183,8 +183,8 @@ def test_helpers_that_are_killed_cost_time_and_no_row(
 def test_a_helper_that_hangs_is_not_waited_for(
     servers: Servers, photos: Path, wanted: Any, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent, "_PATIENCE", 0.5)
-    monkeypatch.setattr(agent, "_TIMES", 0.0)
+    monkeypatch.setattr(lines, "_PATIENCE", 0.5)
+    monkeypatch.setattr(lines, "_TIMES", 0.0)
     helpers = servers.help("n1", 1, transport.name)
     servers.tell()
     with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
@@ -201,9 +201,9 @@ def test_no_batch_waits_for_a_helper_that_never_gets_to_it(
     servers: Servers, photos: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Helpers run when nobody else does: on a busy node, never. This one takes what it is granted, and is silent."""
-    monkeypatch.setattr(agent, "_PATIENCE", 3600.0)
-    monkeypatch.setattr(agent, "_FIRST", 8 * 3 * 48 * 48)  # (an order has room, and no second one)
-    monkeypatch.setattr(agent, "_MOST", 8 * 3 * 48 * 48)
+    monkeypatch.setattr(lines, "_PATIENCE", 3600.0)
+    monkeypatch.setattr(lines, "_FIRST", 8 * 3 * 48 * 48)  # (an order has room, and no second one)
+    monkeypatch.setattr(lines, "_MOST", 8 * 3 * 48 * 48)
     taken: list[Grant] = []
     monkeypatch.setattr(HelperServer, "_work", lambda self: None)
     monkeypatch.setattr(HelperServer, "_take", _noting(HelperServer._take, taken))
@@ -305,11 +305,11 @@ def test_an_agent_without_nixl_says_so_once_and_does_without(
         with said.open("a") as file:
             file.write(f"{text}\n")
 
-    monkeypatch.setattr(agent, "try_nixl", lambda: "NIXL is not installed; install it")
+    monkeypatch.setattr(transports, "try_nixl", lambda: "NIXL is not installed; install it")
     monkeypatch.setattr("warnings.warn", warn)  # (agents are forked)
     helped_by_tls(servers, photos, wanted)
-    lines = [line for line in said.read_text().splitlines() if "NIXL" in line]
-    assert lines == ["rows from other nodes come over TLS: NIXL is not installed; install it"]
+    found = [line for line in said.read_text().splitlines() if "NIXL" in line]
+    assert found == ["rows from other nodes come over TLS: NIXL is not installed; install it"]
 
 
 @needs_nixl
@@ -446,7 +446,7 @@ def test_code_that_is_not_listed_is_refused_and_the_job_says_so(
     told = tmp_path / "told"
     told.touch()
     # (the agent is a process of its own)
-    monkeypatch.setattr(agent.warnings, "warn", lambda text, **_: told.write_text(text))
+    monkeypatch.setattr(lines.warnings, "warn", lambda text, **_: told.write_text(text))
     servers.help("n1", 1, code=("tests.cluster.nodes",))
     servers.tell()
     with hr.DataLoader(recipe(photos, user_steps.noisy), **OPTIONS) as loader:

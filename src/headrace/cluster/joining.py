@@ -10,9 +10,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from headrace.channel.wire import MESSAGE_LIMIT
-from headrace.cluster.agent import Assistance
 from headrace.cluster.found import find_members, ray_node
 from headrace.cluster.keyed_tier import NodesTier
+from headrace.cluster.lines import Assistance
 from headrace.cluster.members import TROUBLE, Members, ask
 from headrace.cluster.messages import Ahead, Node
 from headrace.cluster.near import Teller

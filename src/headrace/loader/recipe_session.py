@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from headrace.cluster.agent import Assistance, make_agent
+from headrace.cluster.agent import make_agent
 from headrace.cluster.joining import Joined
+from headrace.cluster.lines import Assistance
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.coordinate.messages import Order, OrderDone
 from headrace.core.errors import HeadraceError, StorageUnavailable

@@ -1,8 +1,8 @@
 """Rows that other machines prepare: helpers there, and a rank's agent that gives them orders.
 
 When an order is given away, to whom, and how many bytes may be on their way is decided by the product's own rules
-(``Help``, ``choose``, ``Pace``). What agents and helpers do is written anew, to the rules of ``cluster/agent.py`` and
-``cluster/helper.py``. That a rank's own workers may leave all orders to helpers is left out.
+(``Help``, ``choose``, ``Pace``). What agents and helpers do is written anew, to the rules of ``cluster/agent.py``,
+``cluster/lines.py`` and ``cluster/helper.py``. That a rank's own workers may leave all orders to helpers is left out.
 """
 
 from __future__ import annotations

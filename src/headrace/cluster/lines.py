@@ -1,0 +1,371 @@
+"""Lines: an agent's connections to helpers on other nodes, what was granted over each, and what comes of it.
+
+A line is there from connecting to its end. One thread of its own connects, teaches, and then receives rows straight
+into the slot: nobody else writes there. When a connection ends, whatever was granted over it is void, and the agent
+gets it back (``next_void``). Who was late rests before it is connected to again, longer each time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from headrace.cache.arena import Arena
+from headrace.channel.wire import BODY_LIMIT, Wire
+from headrace.cluster.greeting import GREETING
+from headrace.cluster.members import TROUBLE, Members, ask, greet, members_of
+from headrace.cluster.messages import Grant, Helper, Node, Opened, Refused, Rows, Teach, decode_reply, encode
+from headrace.cluster.pooled import Pool
+from headrace.cluster.rows import Receiving
+from headrace.cluster.transports import Transports
+from headrace.coordinate.messages import Order, OrderDone
+from headrace.core import environment
+from headrace.core.errors import HostRefused, ProtocolError
+from headrace.core.layout import RowLayout
+from headrace.engine.board import Claim
+from headrace.planning import Spent
+from headrace.planning.helping import choose
+from headrace.planning.pacing import Pace
+
+_LOOK = 0.1
+"""Seconds between looks at who is there and who is late."""
+_TAKEN = 5.0
+"""Seconds for which a helper may take in nothing of a grant."""
+_LISTING = 600.0
+"""Seconds for a helper to list the dataset and make the recipe ready."""
+_PATIENCE, _LEAST, _TIMES = 10.0, 1.5, 10.0
+"""Seconds for rows to come: of a trial; and once it is known what they usually take, so many times that, at least the
+second. A batch waits for them, and they can be made here."""
+_AGAIN, _LONGEST = 5.0, 60.0
+"""Seconds after which a helper that failed is tried again; of one that is late again and again, at most."""
+_GOOD = 16
+"""Orders in time after which it does not matter that a helper was late before."""
+_REFUSED = 60.0
+"""And one that cannot prepare these rows."""
+_LEAVING = 1.0
+"""Seconds for a thread to let go of what NIXL has."""
+_FIRST, _MOST = 4 << 20, 256 << 20
+"""Bytes on their way here: at first, and at most."""
+
+
+class Assistance(NamedTuple):
+    """What an agent is told. It travels to the process."""
+
+    pool: Pool
+    recipe: str
+    """A digest of the definition."""
+    definition: bytes
+    key: str
+    """A digest of all that makes rows, code of the user's included."""
+    decoded: bool
+    workers: int
+    """Processes of the rank's own."""
+
+    def teach(self, layout: RowLayout) -> Teach:
+        """What helpers are taught."""
+        fields = json.dumps(layout.describe()).encode()
+        return Teach(
+            self.recipe, self.pool.dataset, self.pool.definition, self.definition, self.decoded, fields, self.key
+        )  # fmt: skip
+
+
+@dataclass
+class _Pending:
+    order: Order
+    claim: Claim | None
+    """None: a trial. Somebody else makes the order."""
+    since: float
+    nbytes: int
+    flight: int
+    """Bytes that were under way with it."""
+    transfers: int
+
+
+@dataclass(eq=False)
+class Line:
+    """A connection to a helper. One thread receives; the agent's main thread sends."""
+
+    key: str
+    node: Node
+    helper: Helper
+    wire: Wire | None = None
+    receiving: Receiving | None = None
+    thread: threading.Thread | None = None
+    ready: bool = False
+    over: bool = False
+    pending: dict[int, _Pending] = field(default_factory=dict)
+    usual: float = 0.0
+    """Seconds that an order takes, from its grant to its last row; 0: it was not tried yet."""
+    done: int = 0
+    """Orders of which rows came."""
+    late: bool = False
+
+    @property
+    def untried(self) -> bool:
+        """Whether it could be given a trial."""
+        return self.ready and not (self.over or self.usual or self.pending)
+
+    @property
+    def patience(self) -> float:
+        """Seconds after which an order is not waited for any more."""
+        return max(_LEAST, _TIMES * self.usual) if self.usual else _PATIENCE
+
+
+class Lines:
+    """All of an agent's. Its main thread calls; each line has one more."""
+
+    def __init__(
+        self, assistance: Assistance, arena: Arena, done: Callable[[Order, OrderDone], None]
+    ) -> None:
+        """``arena``: where slots are. ``done``: told of orders whose rows have come."""
+        self._assistance, self._arena, self._done = assistance, arena, done
+        self._layout: RowLayout | None = None
+        self._row = 0
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._lines: dict[str, Line] = {}
+        self._rests: dict[str, float] = {}
+        self._late: dict[str, int] = {}
+        """By helper: how often it was late, one time after the other."""
+        self._transports = Transports()
+        self._void: list[tuple[Order, Claim]] = []
+        self._numbers = itertools.count(1)
+        self._pace = Pace(_FIRST if environment.paced() else _MOST, _MOST)
+        self._in_flight = 0
+        self._said: set[str] = set()
+        self._looked = 0.0
+
+    # -- what the agent asks -------------------------------------------------------------------------------------
+
+    @property
+    def layout(self) -> RowLayout | None:
+        """How rows look; None: that is not known yet, and helpers cannot be taught."""
+        return self._layout
+
+    def lay_out(self, layout: RowLayout) -> None:
+        """It is known how rows look."""
+        self._layout, self._row = layout, sum(one.nbytes for one in layout.fields)
+
+    @property
+    def any(self) -> bool:
+        """Whether there are helpers, ready or not."""
+        return bool(self._lines)
+
+    def ready(self) -> list[Line]:
+        """Those over which orders may be granted."""
+        with self._lock:
+            return [one for one in self._lines.values() if one.ready and not one.over]
+
+    def busy(self) -> bool:
+        """Whether anything is granted."""
+        with self._lock:
+            return any(one.pending for one in self._lines.values())
+
+    def best(self, rows: int) -> Line | None:
+        """The helper that is likely to be done first with an order of so many rows, if bytes may come."""
+        with self._lock:
+            if not self._pace.may_go(rows * self._row, self._in_flight):
+                return None
+            lines = [one for one in self._lines.values() if one.usual and not one.over]
+            place = choose([(len(one.pending), one.usual) for one in lines])
+            return None if place is None else lines[place]
+
+    def next_void(self) -> tuple[Order, Claim] | None:
+        """An order that was granted and will not come: it is to be made here."""
+        with self._lock:
+            return self._void.pop(0) if self._void else None
+
+    def wait(self, seconds: float) -> None:
+        """Until something has changed here."""
+        with self._changed:
+            self._changed.wait(seconds)
+
+    def wake(self) -> None:
+        """Nobody is to wait."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End all of them."""
+        lines = list(self._lines.values())
+        for line in lines:
+            if line.wire is not None:
+                line.wire.shut()
+        for line in lines:  # (what NIXL has has to be let go before this process ends)
+            if line.thread is not None:
+                line.thread.join(_LEAVING)
+
+    # -- grants --------------------------------------------------------------------------------------------------
+
+    def grant(self, line: Line, order: Order, claim: Claim | None) -> None:
+        """Room for an order's rows. ``claim``: None where it is a trial, whose rows are of no use but for that."""
+        number, nbytes = next(self._numbers), len(order.indices) // 8 * self._row
+        place, land = self._transports.room(line.receiving, number, nbytes)
+        grant = Grant(
+            number, self._assistance.recipe, order.seed, order.epoch, order.step, order.indices, order.words, place
+        )  # fmt: skip
+        with self._lock:
+            if line.over or line.wire is None:
+                if claim is not None:
+                    self._void.append((order, claim))
+                return
+            if claim is None:
+                nbytes = 0  # (it may never come: others are not to wait for its room)
+            transfers = 1 + sum(len(one.pending) for one in self._lines.values())
+            self._in_flight += nbytes
+            line.pending[number] = _Pending(
+                order, claim, time.monotonic(), nbytes, self._in_flight, transfers
+            )
+            connection = line.wire
+        try:
+            if land is not None:
+                connection.send(encode(land), seconds=_TAKEN)
+            connection.send(encode(grant), seconds=_TAKEN)
+        except TROUBLE:
+            connection.shut()  # (the thread that receives gives back what was granted)
+
+    # -- who there is --------------------------------------------------------------------------------------------
+
+    def look_around(self) -> None:
+        """Connect to helpers that have come; wait no more for those that are gone or do not answer."""
+        now = time.monotonic()
+        if now < self._looked + _LOOK:
+            return
+        self._looked = now
+        members = self._members() if self._layout is not None else None
+        if members is None:
+            return
+        wanted: dict[str, tuple[Node, Helper]] = {}
+        for node in members.view.nodes:
+            if node.id != members.node:
+                wanted.update({f"{node.host}:{one.port}": (node, one) for one in node.helpers})
+        with self._lock:
+            for key, line in self._lines.items():
+                late = [one for one in line.pending.values() if now - one.since > line.patience]
+                if line.wire is not None and (key not in wanted or late):
+                    line.late = bool(late)
+                    line.wire.shut()
+            new = [key for key in wanted if key not in self._lines and self._rests.get(key, 0.0) <= now]
+            for key in new:
+                line = self._lines[key] = Line(key, *wanted[key])
+                line.thread = threading.Thread(
+                    target=self._attend, args=(line, members), name="headrace-agent", daemon=True
+                )
+                line.thread.start()
+
+    def _members(self) -> Members | None:
+        try:
+            return members_of(self._assistance.pool.path, self._assistance.pool.rail)
+        except TROUBLE:
+            return None
+
+    # -- a line's thread -----------------------------------------------------------------------------------------
+
+    def _attend(self, line: Line, members: Members) -> None:
+        """From connecting to the end."""
+        layout = self._layout
+        assert layout is not None
+        rest = _AGAIN
+        try:
+            helper = line.helper
+            connection = members.dialer.connect(line.node, helper.port, helper.certificate, GREETING)
+            with self._lock:
+                line.wire = connection
+            greet(connection, members.token)
+            try:
+                reply, _ = ask(connection, self._assistance.teach(layout), _LISTING)
+            except HostRefused as error:
+                rest = _REFUSED
+                self._tell(line.node, str(error))
+                raise
+            if not isinstance(reply, Opened) or reply.samples != self._row:
+                raise ProtocolError(f"{connection.name} makes other rows")
+            receiving = self._transports.receiving(line.key, helper, connection)
+            with self._changed:
+                line.receiving, line.ready = receiving, True
+                self._changed.notify_all()
+            rest = 0.5
+            while True:
+                self._receive(line, connection, receiving, layout)
+        except TROUBLE:
+            pass
+        finally:
+            self._end(line, rest)
+
+    def _tell(self, node: Node, reason: str) -> None:
+        """A helper prepares no rows: say why, once, however many say it."""
+        if reason not in self._said:
+            self._said.add(reason)
+            text = f"node {node.id} ({node.host}) prepares no rows for this job: {reason}"
+            warnings.warn(text, stacklevel=2)
+
+    def _receive(self, line: Line, connection: Wire, receiving: Receiving, layout: RowLayout) -> None:
+        """The rows of one grant, into the slot that they are granted."""
+        message, nbytes = connection.receive_message(seconds=None, body_limit=BODY_LIMIT)
+        reply = decode_reply(message)
+        if isinstance(reply, Refused):
+            raise ProtocolError(reply.reason)
+        # (it stays among the pending ones until all is here: whoever dies meanwhile, the rows are made again)
+        pending = line.pending.get(reply.number) if isinstance(reply, Rows) else None
+        if not isinstance(reply, Rows) or pending is None:
+            raise ProtocolError(f"{connection.name} sent rows that nobody granted room for")
+        order = pending.order
+        into = _rows_of(layout, self._arena, order) if pending.claim is not None else _nowhere(layout, order)
+        receiving.take(reply.number, nbytes, into, _PATIENCE)
+        count = len(order.indices) // 8
+        faults = [(row, reason, trace) for row, reason, trace in reply.faults if 0 <= row < count]
+        now = time.monotonic()
+        took = now - pending.since
+        with self._changed:
+            del line.pending[reply.number]
+            self._in_flight -= pending.nbytes
+            line.usual += (0.2 if line.usual else 1.0) * (took - line.usual)
+            line.done += 1
+            if pending.claim is not None:
+                on_the_way = max(0.0, took - reply.held)
+                self._pace.arrived(pending.nbytes, on_the_way, pending.flight, pending.transfers)
+            self._changed.notify_all()
+        if pending.claim is not None:
+            self._done(order, OrderDone(order.id, faults, spent=Spent(helped=count)))
+
+    def _end(self, line: Line, rest: float) -> None:
+        """Give back what was granted. ``rest``: seconds for which it is left alone."""
+        with self._changed:
+            line.over = True
+            self._void += [(one.order, one.claim) for one in line.pending.values() if one.claim is not None]
+            self._in_flight -= sum(one.nbytes for one in line.pending.values())
+            line.pending.clear()
+            self._lines.pop(line.key, None)
+            if line.late:
+                times = 0 if line.done >= _GOOD else self._late.get(line.key, 0)
+                self._late[line.key] = times + 1
+                rest = min(_LONGEST, _AGAIN * 2**times)
+            self._rests[line.key] = time.monotonic() + rest
+            self._transports.ended(line.key, line.receiving)
+            self._changed.notify_all()
+        if line.receiving is not None:
+            line.receiving.close()
+        elif line.wire is not None:
+            line.wire.close()
+
+
+def _rows_of(layout: RowLayout, arena: Arena, order: Order) -> list[memoryview]:
+    """Where the rows of an order stand, field by field."""
+    buffer = memoryview(arena.map(order.slot_offset, order.slot_bytes))
+    stop = order.start + len(order.indices) // 8
+    out = []
+    for one, offset in zip(layout.fields, layout.offsets(order.rows), strict=True):
+        out.append(buffer[offset + order.start * one.nbytes : offset + stop * one.nbytes])
+    return out
+
+
+def _nowhere(layout: RowLayout, order: Order) -> list[memoryview]:
+    """Memory for the rows of a trial."""
+    count = len(order.indices) // 8
+    return [memoryview(bytearray(count * one.nbytes)) for one in layout.fields]

@@ -9,27 +9,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from headrace.cache.keyed import Piece
-from headrace.channel.wire import Buffer, Wire
-from headrace.cluster.members import TROUBLE, Members, answer, members_of
-from headrace.cluster.messages import (
-    KEY,
-    MOST_PUT,
-    MOST_SAMPLES,
-    Find,
-    Given,
-    Node,
-    Put,
-    Reply,
-    Took,
-    View,
-    encode,
-)
-from headrace.cluster.window import Asked
+from headrace.channel.wire import Buffer
+from headrace.cluster.asking import Make, Request, Take, ask_nodes, given, lengths_of
+from headrace.cluster.members import TROUBLE, Members, members_of
+from headrace.cluster.messages import KEY, MOST_PUT, MOST_SAMPLES, Find, Node, Put, Reply, Took, View, encode
 from headrace.core.errors import ProtocolError
 from headrace.planning.rendezvous import key_of, owners
 
@@ -69,19 +56,6 @@ class NodesTier:
         return OpenNodes(self)
 
 
-Take = Callable[[Node, list[int], Reply, memoryview], int]
-
-
-class _Asked(NamedTuple):
-    """A request that is under way."""
-
-    node: Node
-    connection: Wire
-    rows: list[int]
-    room: Asked | None
-    """In the window; None: it is on this node."""
-
-
 class OpenNodes:
     """See ``OpenTier``."""
 
@@ -117,18 +91,13 @@ class OpenNodes:
         def find(rows: list[int]) -> tuple[bytes, list[Buffer]]:
             return encode(Find(self._tier.group, b"".join(keys[row] for row in rows))), []
 
-        def take(_: Node, rows: list[int], reply: Reply, body: memoryview) -> int:
-            lengths = _lengths(reply, rows)
-            if min(lengths) < -1 or sum(lengths) + lengths.count(-1) != len(body):
-                raise ProtocolError("other bytes than were said")
-            at = 0
-            for row, length in zip(rows, lengths, strict=True):
-                if length >= 0:
-                    out[row] = body[at : at + length]
-                    at += length
-            if at:
-                self._size += 0.1 * (at / sum(length >= 0 for length in lengths) - self._size)
-            return at
+        def take(request: Request, reply: Reply, body: memoryview) -> int:
+            found = given(reply, request.rows, body)
+            for row, content in zip(request.rows, found, strict=True):
+                out[row] = content
+            if len(body):
+                self._size += 0.1 * (len(body) / sum(one is not None for one in found) - self._size)
+            return len(body)
 
         self._ask(keys, find, take, self._size)
         return out
@@ -140,8 +109,8 @@ class OpenNodes:
         def find(rows: list[int]) -> tuple[bytes, list[Buffer]]:
             return encode(Find(self._tier.group, b"".join(keys[row] for row in rows), True)), []
 
-        def take(_: Node, rows: list[int], reply: Reply, body: memoryview) -> int:
-            for row, length in zip(rows, _lengths(reply, rows), strict=True):
+        def take(request: Request, reply: Reply, body: memoryview) -> int:
+            for row, length in zip(request.rows, lengths_of(reply, request.rows), strict=True):
                 out[row] = length >= 0
             return 0
 
@@ -171,13 +140,13 @@ class OpenNodes:
             body = [one for row in rows for one in pieces[row] if len(one)]
             return encode(Put(self._tier.group, b"".join(keys[row] for row in rows), lengths.tobytes())), body
 
-        def take(node: Node, rows: list[int], reply: Reply, body: memoryview) -> int:
+        def take(request: Request, reply: Reply, body: memoryview) -> int:
             nonlocal kept
             if not isinstance(reply, Took):
                 raise ProtocolError(f"answered with {type(reply).__name__}")
             kept += reply.count
             if not reply.room:
-                self._full[node.incarnation] = time.monotonic() + _FULL
+                self._full[request.node.incarnation] = time.monotonic() + _FULL
             return 0
 
         self._ask(keys, put, take, 0.0, self._may_put)
@@ -208,77 +177,24 @@ class OpenNodes:
     def _ask(
         self,
         keys: Sequence[bytes],
-        make: Callable[[list[int]], tuple[bytes, list[Buffer]]],
+        make: Make,
         take: Take,
         each: float,
         may: Callable[[Node], bool] = lambda node: True,
     ) -> None:
-        """A request to each node that has some of the keys, all of them at once as far as what they answer has room.
-
-        ``make``: the request for some keys; ``take``: what is answered; the bytes of it. ``each``: bytes of an answer
-        for each key. ``may``: nodes that are asked.
-        """
+        """Ask the nodes that have some of the keys. ``each``: bytes of an answer for each key."""
         members = self._members()
-        if members is None or not len(keys):
-            return
-        under_way: list[_Asked] = []
-        try:
-            for node, rows in _by_node(members.view, keys):
-                if not members.is_well(node) or not may(node):
-                    continue
-                room = None
-                if node.id != members.node:
-                    # (who waits for room takes in what it has asked for meanwhile: others may wait for that)
-                    while (room := members.window.ask(int(len(rows) * each), wait=not under_way)) is None:
-                        self._take(members, under_way.pop(0), take)
-                connection = self._send(members, node, *make(rows))
-                if connection is not None:
-                    under_way.append(_Asked(node, connection, rows, room))
-                elif room is not None:
-                    members.window.answered(room)
-            while under_way:
-                self._take(members, under_way.pop(0), take)
-        finally:
-            for asked in under_way:
-                members.drop(asked.node, asked.connection)
-                if asked.room is not None:
-                    members.window.answered(asked.room)
-
-    @staticmethod
-    def _send(members: Members, node: Node, message: bytes, body: list[Buffer]) -> Wire | None:
-        for _ in range(2):  # (a connection that was kept may have ended meanwhile)
-            try:
-                connection = members.borrow(node)
-            except TROUBLE:
-                break
-            try:
-                connection.send(message, body, seconds=_TAKEN)
-                return connection
-            except TROUBLE:
-                members.drop(node, connection)
-        members.trouble(node)
-        return None
-
-    @staticmethod
-    def _take(members: Members, asked: _Asked, take: Take) -> None:
-        nbytes = 0
-        try:
-            nbytes = take(asked.node, asked.rows, *answer(asked.connection, _PATIENCE))
-        except TROUBLE:
-            members.drop(asked.node, asked.connection)
-            members.trouble(asked.node)
-        else:
-            members.give_back(asked.node, asked.connection)
-        finally:
-            if asked.room is not None:
-                members.window.answered(asked.room, nbytes)
-
-
-def _lengths(reply: Reply, rows: list[int]) -> list[int]:
-    if not isinstance(reply, Given) or len(reply.lengths) != 8 * len(rows):
-        raise ProtocolError(f"answered with {type(reply).__name__}")
-    lengths: list[int] = np.frombuffer(reply.lengths, np.int64).tolist()
-    return lengths
+        if members is not None and len(keys):
+            ask_nodes(
+                members,
+                _by_node(members.view, keys),
+                make,
+                take,
+                size=lambda: each,
+                patience=lambda node: _PATIENCE,
+                taken=_TAKEN,
+                may=lambda node, rows: may(node),
+            )
 
 
 def _by_node(view: View, keys: Sequence[bytes]) -> list[tuple[Node, list[int]]]:

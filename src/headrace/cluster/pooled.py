@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.channel.wire import Wire
-from headrace.cluster.members import TROUBLE, Members, answer, ask, members_of
+from headrace.channel.wire import Buffer
+from headrace.cluster.asking import Request, ask_nodes, given
+from headrace.cluster.members import TROUBLE, Members, ask, members_of
 from headrace.cluster.messages import (
     MOST_SAMPLES,
     Define,
@@ -21,12 +21,12 @@ from headrace.cluster.messages import (
     Node,
     Open,
     Opened,
+    Reply,
     View,
     Want,
     encode,
 )
 from headrace.cluster.placement import Placement
-from headrace.cluster.window import Asked
 from headrace.core.errors import HostRefused, ProtocolError
 from headrace.planning.peers import STORAGE, Ways
 from headrace.sources.source import Source
@@ -66,17 +66,6 @@ class Pooled(NamedTuple):
     def and_also(self, other: Pooled) -> Pooled:
         """Both together."""
         return Pooled(self.samples + other.samples, self.nbytes + other.nbytes, self.kept + other.kept)
-
-
-class _Request(NamedTuple):
-    """What was asked of a server."""
-
-    node: Node
-    connection: Wire
-    rows: list[int]
-    begun: float
-    room: Asked | None
-    """In the window; None: it is on this node."""
 
 
 class PooledSource:
@@ -220,108 +209,68 @@ class PooledSource:
         return placement
 
     def _from_pool(self, members: Members, samples: NDArray[np.int64], out: list[Any]) -> None:
-        """Ask each server for its samples, as many at once as there is room for, and take the answers in turn."""
+        """Ask each server for its samples."""
         placement = self._placed(members.view)
         # (orders have few samples: numpy would take longer for each node than the node for all of them)
         by_place: dict[int, list[int]] = {}
         for row, place in enumerate(placement.nodes_of(samples).tolist()):
             by_place.setdefault(place, []).append(row)
-        asked: deque[_Request] = deque()
         total = Pooled()
-        try:
-            for place, rows in sorted(by_place.items()):
-                if place < 0:
-                    continue
-                node = placement.view.nodes[place]
-                if not members.is_well(node) or self._strangers.get(node.incarnation, 0.0) > time.monotonic():
-                    continue
-                room = None
-                if node.id != members.node and not self._by_node(node, len(rows)):
-                    continue
-                if node.id != members.node:
-                    # (who waits for room takes in what it has asked for meanwhile: others may wait for that)
-                    while (room := members.window.ask(int(len(rows) * self._size()), wait=not asked)) is None:
-                        total = total.and_also(self._take(members, asked.popleft(), out))
-                connection = self._ask(members, node, samples[rows])
-                if connection is not None:
-                    asked.append(_Request(node, connection, rows, time.monotonic(), room))
-                elif room is not None:
-                    members.window.answered(room)
-            while asked:
-                total = total.and_also(self._take(members, asked.popleft(), out))
-        finally:
-            for request in asked:
-                members.drop(request.node, request.connection)
-                if request.room is not None:
-                    members.window.answered(request.room)
+
+        def want(rows: list[int]) -> tuple[bytes, list[Buffer]]:
+            return encode(Want(self._pool.dataset, samples[rows].tobytes())), []
+
+        def may(node: Node, rows: list[int]) -> bool:
+            if self._strangers.get(node.incarnation, 0.0) > time.monotonic():
+                return False
+            return node.id == members.node or self._by_node(node, len(rows))
+
+        def take(request: Request, reply: Reply, body: memoryview) -> int:
+            nonlocal total
+            if isinstance(reply, Opened):
+                self._introduce(members, request.node)
+                return 0
+            found = given(reply, request.rows, body)
+            assert isinstance(reply, Given)
+            for row, blob in zip(request.rows, found, strict=True):
+                out[row] = blob
+            got = sum(blob is not None for blob in found)
+            came = Pooled(got, len(body), min(reply.kept, got))
+            total = total.and_also(came)
+            self._learn(members, request, reply, came)
+            # (what a server had to read first says nothing of the network)
+            return len(body) if came.kept == got else 0
+
+        nodes = placement.view.nodes
+        ask_nodes(
+            members,
+            [(nodes[place], rows) for place, rows in sorted(by_place.items()) if place >= 0],
+            want,
+            take,
+            size=self._size,
+            patience=self._patience,
+            taken=_PATIENCE,
+            may=may,
+        )
         with self._lock:
             self._pooled = self._pooled.and_also(total)
 
-    def _ask(self, members: Members, node: Node, samples: NDArray[np.int64]) -> Wire | None:
-        want = encode(Want(self._pool.dataset, samples.tobytes()))
-        for _ in range(2):  # (a connection that was kept may have ended meanwhile)
-            try:
-                connection = members.borrow(node)
-            except TROUBLE:
-                members.trouble(node)
-                return None
-            try:
-                connection.send(want, seconds=_PATIENCE)
-            except TROUBLE:
-                members.drop(node, connection)
-                continue
-            return connection
-        members.trouble(node)
-        return None
-
-    def _take(self, members: Members, request: _Request, out: list[Any]) -> Pooled:
-        """The answer to a request."""
-        given = Pooled()
-        try:
-            given = self._receive(members, request, out)
-        finally:
-            if request.room is not None:
-                # (what a server had to read first says nothing of the network)
-                whole = given.samples and given.kept == given.samples
-                members.window.answered(request.room, given.nbytes if whole else 0)
-        return given
-
-    def _receive(self, members: Members, request: _Request, out: list[Any]) -> Pooled:
-        node, connection, rows = request.node, request.connection, request.rows
+    def _patience(self, node: Node) -> float:
+        """Seconds for which a server may say nothing."""
         usual = self._usual.get(node.incarnation)
-        try:
-            reply, body = answer(
-                connection, _PATIENCE if usual is None else min(_PATIENCE, max(_LEAST, _TIMES * usual))
-            )
-            if isinstance(reply, Opened):
-                members.give_back(node, connection)
-                self._introduce(members, node)
-                return Pooled()
-            if not isinstance(reply, Given) or len(reply.lengths) != 8 * len(rows):
-                raise ProtocolError(f"{connection.name} answered with {type(reply).__name__}")
-            lengths: list[int] = np.frombuffer(reply.lengths, np.int64).tolist()
-            if min(lengths) < -1 or sum(lengths) + lengths.count(-1) != len(body):
-                raise ProtocolError(f"{connection.name} gave other bytes than it said")
-        except TROUBLE:
-            members.drop(node, connection)
-            members.trouble(node)
-            return Pooled()
-        at = got = 0
-        for row, length in zip(rows, lengths, strict=True):
-            if length >= 0:
-                out[row] = body[at : at + length]
-                at += length
-                got += 1
-        members.give_back(node, connection)
-        took = time.monotonic() - request.begun
-        if node.id != members.node:
-            self._measured(node.incarnation, got, at, took, min(reply.kept, got))
+        return _PATIENCE if usual is None else min(_PATIENCE, max(_LEAST, _TIMES * usual))
+
+    def _learn(self, members: Members, request: Request, reply: Given, came: Pooled) -> None:
+        """What an answer says of how fast its server is, and storage."""
+        server, took = request.node.incarnation, time.monotonic() - request.begun
+        if request.node.id != members.node:
+            self._measured(server, came.samples, came.nbytes, took, came.kept)
         elif reply.stored[0] != self._stored:
             # (what storage takes this node is known to who reads from it anyway)
             self._stored = reply.stored[0]
             self._measured(STORAGE, *reply.stored[1:])
-        self._usual[node.incarnation] = took if usual is None else usual + 0.2 * (took - usual)
-        return Pooled(got, at, min(reply.kept, got))
+        usual = self._usual.get(server, took)
+        self._usual[server] = usual + 0.2 * (took - usual)
 
     def _introduce(self, members: Members, node: Node) -> None:
         """Tell a server that came later of the dataset; meanwhile its samples are read from storage."""

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from headrace.channel.wire import MESSAGE_LIMIT
 from headrace.cluster.found import find_members, ray_node
-from headrace.cluster.keyed_tier import NodesTier
+from headrace.cluster.keyed_tier import NodesTier, use_nodes
 from headrace.cluster.lines import Assistance
 from headrace.cluster.members import TROUBLE, Members, ask
 from headrace.cluster.messages import Ahead, Node
@@ -20,6 +20,7 @@ from headrace.cluster.pooled import Pool, PooledSource, define
 from headrace.core.errors import HostRefused, OptionError
 from headrace.core.forms import Form
 from headrace.core.sizes import show_size
+from headrace.engine.disk_stage import DiskUse
 from headrace.planning.rails import Rail
 from headrace.recipes.plain import source_to_plain
 from headrace.recipes.recipe import Recipe
@@ -53,14 +54,16 @@ class Joined:
         view, own = self._members.view, self._members.node
         return sum(len(node.helpers) for node in view.nodes if node.id != own)
 
-    def tier(self, group: str) -> NodesTier:
-        """The memory of all nodes, for samples that were decoded in one way."""
-        memory = sum(node.memory for node in self._members.view.nodes)
-        return NodesTier(self._pool.path, self._pool.rail, group, memory)
+    def use_nodes(self, recipe: Recipe) -> DiskUse:
+        """The memory of all nodes as a tier for decoded samples. Raises OptionError where these cannot be shared."""
+        return use_nodes(recipe, self._pool, sum(node.memory for node in self._members.view.nodes))
 
-    def assistance(self, recipe: Recipe, *, decoded: bool, workers: int) -> Assistance | None:
+    def assistance(
+        self, recipe: Recipe, *, decoded: bool, tier: DiskUse | None, workers: int
+    ) -> Assistance | None:
         """What an agent has to know for others to prepare rows of a recipe; None: others cannot. ``decoded``: whether
-        decoded samples are cached; ``workers``: processes of this rank's own."""
+        decoded samples are cached; ``tier``: below the cache, where helpers use it if it is the nodes'; ``workers``:
+        processes of this rank's own."""
         if recipe.collate is not None:
             return None
         if recipe.user_code and not any(node.code for node in self._members.view.nodes):
@@ -70,9 +73,11 @@ class Joined:
             key = recipe.share_key(Form.AUGMENTED)
         except OptionError:
             return None
-        of = [self._pool.dataset.encode(), definition, key.encode(), b"decoded" if decoded else b""]
+        nodes = tier is not None and isinstance(tier.tier, NodesTier)
+        state = b"tier" if nodes else b"decoded" if decoded else b""
+        of = [self._pool.dataset.encode(), definition, key.encode(), state]
         number = hashlib.blake2b(b"\0".join(of), digest_size=16).hexdigest()
-        return Assistance(self._pool, number, definition, key, decoded, workers)
+        return Assistance(self._pool, number, definition, key, decoded, nodes, workers)
 
     def expect(self, *, seed: int, epoch: int, position: int, shuffled: bool, early: bool = False) -> None:
         """Tell all servers what is needed from now on, in which order. Nobody waits for it. ``early``: the same will

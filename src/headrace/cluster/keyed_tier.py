@@ -17,8 +17,12 @@ from headrace.channel.wire import Buffer
 from headrace.cluster.asking import Make, Request, Take, ask_nodes, given, lengths_of
 from headrace.cluster.members import TROUBLE, Members, members_of
 from headrace.cluster.messages import KEY, MOST_PUT, MOST_SAMPLES, Find, Node, Put, Reply, Took, View, encode
+from headrace.cluster.pooled import Pool
 from headrace.core.errors import ProtocolError
+from headrace.core.forms import Form
+from headrace.engine.disk_stage import DiskUse
 from headrace.planning.rendezvous import key_of, owners
+from headrace.recipes.recipe import Recipe
 
 _PATIENCE = 2.0
 """Seconds for which a server may say nothing: it has nothing to wait for."""
@@ -54,6 +58,15 @@ class NodesTier:
     def open(self) -> OpenNodes:
         """See ``KeyTier``."""
         return OpenNodes(self)
+
+
+def use_nodes(recipe: Recipe, pool: Pool, memory: int) -> DiskUse:
+    """How those who prepare rows of a recipe have decoded samples held by nodes: workers of its jobs, and helpers.
+    (Encoded ones are there anyway.) ``memory``: of all nodes. Raises OptionError for a recipe whose decoded samples
+    cannot be told from another's."""
+    key = recipe.share_key(Form.DECODED)
+    tier = NodesTier(pool.path, pool.rail, key, memory)
+    return DiskUse(tier, encoded=False, decoded=1.0, decoded_key=key, whole=len(recipe.source))
 
 
 class OpenNodes:

@@ -64,14 +64,17 @@ class Assistance(NamedTuple):
     key: str
     """A digest of all that makes rows, code of the user's included."""
     decoded: bool
+    tier: bool
+    """Whether decoded samples are held by nodes."""
     workers: int
     """Processes of the rank's own."""
 
     def teach(self, layout: RowLayout) -> Teach:
         """What helpers are taught."""
         fields = json.dumps(layout.describe()).encode()
+        pool = self.pool
         return Teach(
-            self.recipe, self.pool.dataset, self.pool.definition, self.definition, self.decoded, fields, self.key
+            self.recipe, pool.dataset, pool.definition, self.definition, self.decoded, fields, self.key, self.tier
         )  # fmt: skip
 
 

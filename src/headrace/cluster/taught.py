@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.cache.arena import Arena
+from headrace.cluster.keyed_tier import use_nodes
 from headrace.cluster.messages import Grant, Teach
 from headrace.cluster.pooled import Pool, PooledSource
 from headrace.coordinate.messages import Order
@@ -39,7 +40,8 @@ class Known:
         source = source_from_plain(json.loads(teach.source))
         if source.fingerprint() != teach.dataset:
             raise OptionError("this node sees other files there than the job does")
-        self._source = PooledSource(source, Pool(path, teach.dataset, teach.source))
+        pool = Pool(path, teach.dataset, teach.source)
+        self._source = PooledSource(source, pool)
         recipe = Recipe.from_dict(json.loads(teach.definition), source=self._source, trust_code=code)
         if recipe.collate is not None:
             raise OptionError("collate= is called with whole batches, which helpers have not")
@@ -48,7 +50,10 @@ class Known:
             raise OptionError(
                 "this node has other code, or another headrace, than the job: rows would differ"
             )
-        self._task = RecipeTask(recipe, None, None, teach.decoded)
+        # (how much nodes may hold is of interest to those who plan)
+        tier = use_nodes(recipe, pool, 0) if teach.tier else None
+        # What is held there was decoded as it is for a cache. So has to be what is given there, whatever was said.
+        self._task = RecipeTask(recipe, None, None, teach.decoded or teach.tier, disk=tier)
         self.samples = len(source)
         self.layout = self._find_layout()
         self._task = replace(self._task, layout=self.layout)
@@ -74,8 +79,8 @@ class Known:
         return program.layout
 
     def read_ahead(self, samples: NDArray[np.int64]) -> None:
-        """Read what this thread makes next."""
-        self._source.read_ahead(samples)
+        """Get what this thread makes next: from nodes that hold it decoded, what these have not, from the source."""
+        self._source.read_ahead(samples[self.bench().look_ahead(samples)])
 
     def make(self, grant: Grant) -> tuple[list[Any], list[tuple[int, str, str]], float]:
         """See ``Bench``."""
@@ -98,6 +103,10 @@ class Bench:
     def __init__(self, arena: Arena, stages: RowStages, program: Program, layout: RowLayout) -> None:
         self._arena, self._stages, self._program, self._layout = arena, stages, program, layout
         self._slot = (0, 0)
+
+    def look_ahead(self, samples: NDArray[np.int64]) -> list[int]:
+        """Get those samples that the tier has; returns which it has not."""
+        return self._stages.look_ahead(samples)
 
     def make(self, grant: Grant) -> tuple[list[Any], list[tuple[int, str, str]], float]:
         """Rows, field by field; what is wrong with some; and the CPU seconds that they took."""

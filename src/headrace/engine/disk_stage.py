@@ -54,6 +54,7 @@ class DiskStage:
         self._again, self._said = math.inf, False
         self._below = int(use.decoded * (1 << 32))
         self._seen, self._bytes = 0, 0
+        self._here = threading.local()
 
     @property
     def copies(self) -> bool:
@@ -95,8 +96,30 @@ class DiskStage:
         """What samples are called here."""
         return identities_of(self._source, indices)
 
+    def look_ahead(self, names: Sequence[bytes]) -> list[int]:
+        """Find what this thread will look for next, order by order: all at once, a tier elsewhere is asked once.
+        Returns the places of those that are not there."""
+        self._here.ahead = None
+        found = self.find(names)
+        self._here.ahead = dict(zip(names, found, strict=True))
+        return [at for at, one in enumerate(found) if one is None]
+
     def find(self, names: Sequence[bytes], *, decoded: bool = True) -> list[Found | None]:
         """What is there of each sample. ``decoded``: the decoded form will do, too."""
+        ahead: dict[bytes, Found | None] | None = getattr(self._here, "ahead", None)
+        if not ahead or not decoded:
+            return self._find(names, decoded=decoded)
+        out = [ahead.get(name) for name in names]
+        rest = [at for at, name in enumerate(names) if name not in ahead]
+        for name in names:
+            ahead.pop(name, None)  # (it is wanted once, and takes memory)
+        if rest:
+            found = self._find([names[at] for at in rest], decoded=decoded)
+            for at, one in zip(rest, found, strict=True):
+                out[at] = one
+        return out
+
+    def _find(self, names: Sequence[bytes], *, decoded: bool) -> list[Found | None]:
         out: list[Found | None] = [None] * len(names)
         disk = self._disk()
         if disk is None:

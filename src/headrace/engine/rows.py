@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.cache.arena import Arena
 from headrace.coordinate.messages import Order, OrderDone, decode_order
@@ -68,6 +69,13 @@ class RowStages:
     def load(self, claim: Claim) -> Order:
         """The order that a claim stands for. What comes from shared memory is checked."""
         return load_order(self._arena, claim)
+
+    def look_ahead(self, samples: NDArray[np.int64]) -> list[int]:
+        """Get what the tier below the cache has of samples that this thread fetches next; returns the places of those
+        that have to be read."""
+        if self._disk is None:
+            return list(range(len(samples)))
+        return self._disk.look_ahead(self._disk.names(samples))
 
     @property
     def patience(self) -> float:

@@ -166,17 +166,16 @@ def use_disk(
 
 
 def _use_nodes(recipe: Recipe, pool: Joined | None) -> DiskUse:
-    """Decoded samples in the memory of a cluster's nodes. (Encoded ones they have anyway.)"""
+    """Decoded samples in the memory of a cluster's nodes."""
     if pool is None:
         raise OptionError(
             f"tier={CLUSTER!r} keeps decoded samples in the memory of a Ray cluster's nodes, and this loader uses "
             'none: write share="ray" (docs/cluster.md)'
         )
     try:
-        key = recipe.share_key(Form.DECODED)
+        return pool.use_nodes(recipe)
     except OptionError as error:
         raise OptionError(f"tier={CLUSTER!r}: {error}") from error
-    return DiskUse(pool.tier(key), False, 1.0, key, len(recipe.source))
 
 
 def _choose(option: DiskOption, recipe: Recipe, cache: Mapping[Form, int], staff: Staff) -> float:

@@ -132,7 +132,9 @@ class RecipeSession(Hosted):
         readied = spec.work.init is not None and staffing.user_code
         if self.pool is None or self.collator is not None or not staffing.workers or readied:
             return None
-        return self.pool.assistance(self.recipe, decoded=self.caches_decoded, workers=staffing.workers)
+        return self.pool.assistance(
+            self.recipe, decoded=self.caches_decoded, tier=self.disk, workers=staffing.workers
+        )
 
     def _task(self, spec: LoaderSpec, parts: HostParts, layout: RowLayout | None, seed: int) -> RecipeTask:
         """What workers do."""

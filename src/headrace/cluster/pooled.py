@@ -90,7 +90,8 @@ class PooledSource:
         """Which way is the faster one; and how often this node's server had read storage when it last said so."""
         self._missed = 0.0
         self._pooled = Pooled()
-        self._here = threading.local()
+        self._ahead: dict[int, dict[int, Any]] = {}
+        """What was read ahead, by the threads that asked for it; each may have others read what it needs."""
         self._pid = os.getpid()  # (at last: other threads of a child go by it)
 
     def __getstate__(self) -> tuple[Source, Pool]:
@@ -138,23 +139,32 @@ class PooledSource:
 
     def read_ahead(self, samples: NDArray[np.int64]) -> None:
         """Read what this thread reads next, piece by piece: all at once, each server is asked once."""
-        self._here.ahead = None
-        self._here.ahead = dict(zip(samples.tolist(), self.read_many(samples), strict=True))
+        thread = threading.get_ident()
+        with self._lock:
+            self._ahead.pop(thread, None)
+        blobs = self.read_many(samples)
+        with self._lock:
+            self._ahead[thread] = dict(zip(samples.tolist(), blobs, strict=True))
 
     def read_many(self, indices: Sequence[int] | NDArray[Any]) -> list[Any]:
         """See ``Source``."""
         if self._pid != os.getpid():  # (of what the parent was at when it forked, nothing is known here)
             self._start()
         samples = np.asarray(indices, np.int64)
-        ahead: dict[int, Any] | None = getattr(self._here, "ahead", None)
-        if not ahead:
+        if not self._ahead:
             return self._read(samples)
-        out = [ahead.pop(sample, None) for sample in samples.tolist()]
+        out = self._take_ahead(samples.tolist())
         rest = [at for at, blob in enumerate(out) if blob is None]
         if rest:
             for at, blob in zip(rest, self._read(samples[rest]), strict=True):
                 out[at] = blob
         return out
+
+    def _take_ahead(self, samples: list[int]) -> list[Any]:
+        """What was read ahead of some samples."""
+        with self._lock:
+            found = [one for one in self._ahead.values() if one]
+            return [next((one.pop(sample) for one in found if sample in one), None) for sample in samples]
 
     def _read(self, samples: NDArray[np.int64]) -> list[Any]:
         out: list[Any] = [None] * len(samples)

@@ -268,3 +268,22 @@ def test_where_a_connection_comes_from(certificate: tuple[ssl.SSLContext, str]) 
         with pytest.raises(OSError):
             wire.connect_tls(listener.getsockname(), "", 0.2, source="127.0.5.6")  # (nobody answers)
         assert listener.accept()[1][0] == "127.0.5.6"
+
+
+def test_who_waits_for_a_turn_has_the_next() -> None:
+    turns, order = wire._Turns(), list[str]()
+
+    def other() -> None:
+        with turns:
+            order.append("other")
+
+    with turns:
+        thread = beside(other)
+        until = time.monotonic() + 5.0
+        while not turns._next.locked():
+            assert time.monotonic() < until
+            time.sleep(0.001)
+    with turns:
+        order.append("again")
+    thread.join()
+    assert order == ["other", "again"]

@@ -36,13 +36,28 @@ _SMALL = 1 << 16
 Buffer = bytes | bytearray | memoryview
 
 
+class _Turns:
+    """A lock that nobody takes twice while another waits for it. (Of a ``threading.Lock`` alone, who lets it go and
+    asks again at once has it before the other has woken.)"""
+
+    def __init__(self) -> None:
+        self._next, self._lock = threading.Lock(), threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._next:
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 class Wire:
     """One end of a connection. One thread at a time sends, and one receives."""
 
     def __init__(self, sock: socket.socket, name: str) -> None:
         self._sock, self.name = sock, name
         self._plain, self._local = not isinstance(sock, ssl.SSLSocket), sock.family == socket.AF_UNIX
-        self._using = threading.Lock()
+        self._using = _Turns()
         """Of TLS: a connection's state is for one call at a time, whichever way. (None of them waits.)"""
         self._least = 1
         self.meanwhile: Callable[[], float] | None = None

@@ -270,6 +270,71 @@ def test_where_a_connection_comes_from(certificate: tuple[ssl.SSLContext, str]) 
         assert listener.accept()[1][0] == "127.0.5.6"
 
 
+def test_bodies_cross_each_other_whoever_is_slow(pair: Pair) -> None:
+    sizes = [1, 16_384, 70_001, 16_385, (3 << 20) + 7, (1 << 20) - 1]
+    bodies = [[os.urandom(nbytes) for nbytes in sizes] for _ in pair]
+    pieces = [5, 16_383, 300_001]
+    wrong: list[object] = []
+
+    def send(number: int) -> None:
+        for at, body in enumerate(bodies[number]):
+            pair[number].send(
+                str(at).encode(), [body[: len(body) // 3], body[len(body) // 3 :]], seconds=10.0
+            )
+
+    def receive(number: int, pause: float) -> None:
+        for at, body in enumerate(bodies[1 - number]):
+            message, nbytes = pair[number].receive_message(seconds=10.0, body_limit=1 << 30)
+            got = bytearray(nbytes)
+            begin = 0
+            while begin < nbytes:
+                part = memoryview(got)[begin : begin + pieces[(at + begin) % 3]]
+                pair[number].receive_into(part, seconds=10.0)
+                begin += len(part)
+                time.sleep(pause)
+            if message != str(at).encode() or got != body:
+                wrong.append((number, at))
+
+    threads = [beside(lambda n=n: send(n)) for n in (0, 1)]  # type: ignore[misc]
+    threads.append(beside(lambda: receive(0, 0.0002)))
+    receive(1, 0.0)
+    for thread in threads:
+        thread.join(30.0)
+    assert not wrong and not any(thread.is_alive() for thread in threads)
+
+
+@pytest.mark.parametrize("end", ["shut", "goodbye"])
+def test_a_body_that_is_cut_off_is_an_end(certificate: tuple[ssl.SSLContext, str], end: str) -> None:
+    mine, theirs = over_tls(certificate)
+    theirs._send([memoryview(wire._HEAD.pack(b"hrw1", 1, 1 << 20) + b"m" + bytes(600_001))], 5.0)
+    if end == "shut":
+        theirs.shut()
+    else:
+        with contextlib.suppress(ssl.SSLWantReadError):
+            theirs._sock.unwrap()  # type: ignore[attr-defined]
+    assert mine.receive_message(seconds=5.0, body_limit=1 << 20) == (b"m", 1 << 20)
+    into = bytearray(1 << 20)
+    with pytest.raises(EOFError, match="ended the connection"):
+        mine.receive_into(into, seconds=5.0)
+    for one in (mine, theirs):
+        one.close()
+
+
+def test_who_stops_within_a_body_is_not_waited_for(pair: Pair) -> None:
+    mine, theirs = pair
+    theirs._send([memoryview(wire._HEAD.pack(b"hrw1", 0, 90_000) + bytes(40_000))], 5.0)
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError, match="did not answer"):
+        mine.receive(seconds=0.2, body_limit=1 << 20)
+    assert 0.1 < time.monotonic() - begun < 5.0
+
+
+def test_what_is_closed_receives_nothing(pair: Pair) -> None:
+    pair[0].close()
+    with pytest.raises(OSError):
+        pair[0].receive(seconds=1.0)
+
+
 def test_who_waits_for_a_turn_has_the_next() -> None:
     turns, order = wire._Turns(), list[str]()
 
@@ -287,3 +352,23 @@ def test_who_waits_for_a_turn_has_the_next() -> None:
         order.append("again")
     thread.join()
     assert order == ["other", "again"]
+
+
+def test_who_receives_much_lets_others_send(certificate: tuple[ssl.SSLContext, str]) -> None:
+    """However much has arrived already, TLS's state is asked for again and again."""
+    mine, theirs = over_tls(certificate)
+    taken: list[int] = []
+
+    class Counted(wire._Turns):
+        def __enter__(self) -> None:
+            taken.append(1)
+            super().__enter__()
+
+    thread = beside(lambda: theirs.send(b"", [bytes(8 << 20)], seconds=10.0))
+    nbytes = mine.receive_message(seconds=5.0, body_limit=1 << 30)[1]
+    mine._using = Counted()
+    mine.receive_into(bytearray(nbytes), seconds=5.0)
+    thread.join()
+    assert len(taken) >= (8 << 20) // wire._AT_A_TIME
+    for one in (mine, theirs):
+        one.close()

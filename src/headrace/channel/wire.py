@@ -7,6 +7,7 @@ megabytes without a copy more than the socket makes: it is for those who move sa
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import select
@@ -29,6 +30,9 @@ _AT_ONCE, _RECORD = 128 << 10, 64 << 10
 """Bytes that should have arrived before a receiver is woken; and more than TLS holds back of what has."""
 _PIECES = 64
 """Buffers that are handed to the kernel at a time."""
+
+_AT_A_TIME = 256 << 10
+"""Bytes that are taken from TLS before a thread that sends may have its turn."""
 
 _SMALL = 1 << 16
 """Bytes that had better be copied than sent by themselves."""
@@ -141,14 +145,21 @@ class Wire:
         return out
 
     def _into(self, view: memoryview, nbytes: int, seconds: float | None) -> None:
-        at = 0
+        # (an SSLSocket's own methods are calls upon calls; once it is closed there is no such object)
+        sock: Any = self._sock
+        at, got = 0, 1
         while at < nbytes:
             try:
                 if self._plain:
                     got = self._sock.recv_into(view[at:])
+                    at += got
                 else:
+                    # (TLS gives one record of 16 KiB at a time, and much of what it costs may be Python around that)
+                    until = min(nbytes, at + _AT_A_TIME)
                     with self._using:
-                        got = self._sock.recv_into(view[at:])
+                        while got and at < until:
+                            got = sock._sslobj.read(nbytes - at, view[at:])
+                            at += got
             except (BlockingIOError, ssl.SSLWantReadError):
                 self._wake_at(nbytes - at)
                 self._wait_in(seconds)
@@ -156,9 +167,12 @@ class Wire:
             except ssl.SSLWantWriteError:
                 self._wait(seconds, select.POLLOUT)
                 continue
+            except ssl.SSLEOFError:
+                got = 0
+            except AttributeError:
+                raise OSError(errno.EBADF, f"the connection to {self.name} is closed") from None
             if not got:
                 raise EOFError(f"{self.name} ended the connection")
-            at += got
 
     def _wake_at(self, missing: int) -> None:
         """Be woken when much of what is missing has arrived, and not by every packet."""

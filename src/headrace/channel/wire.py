@@ -145,8 +145,7 @@ class Wire:
         return out
 
     def _into(self, view: memoryview, nbytes: int, seconds: float | None) -> None:
-        # (an SSLSocket's own methods are calls upon calls; once it is closed there is no such object)
-        sock: Any = self._sock
+        tls: Any = self._sock
         at, got = 0, 1
         while at < nbytes:
             try:
@@ -158,7 +157,7 @@ class Wire:
                     until = min(nbytes, at + _AT_A_TIME)
                     with self._using:
                         while got and at < until:
-                            got = sock._sslobj.read(nbytes - at, view[at:])
+                            got = tls.read(nbytes - at, view[at:])
                             at += got
             except (BlockingIOError, ssl.SSLWantReadError):
                 self._wake_at(nbytes - at)
@@ -167,9 +166,7 @@ class Wire:
             except ssl.SSLWantWriteError:
                 self._wait(seconds, select.POLLOUT)
                 continue
-            except ssl.SSLEOFError:
-                got = 0
-            except AttributeError:
+            except ValueError:  # (there is no TLS any more)
                 raise OSError(errno.EBADF, f"the connection to {self.name} is closed") from None
             if not got:
                 raise EOFError(f"{self.name} ended the connection")

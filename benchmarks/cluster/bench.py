@@ -40,7 +40,8 @@ _PATIENCE, _PATIENCE_QUICK = 600.0, 100.0
 """Seconds after which jobs that are not done are given up."""
 _RAY_DATA = 240.0
 """And those of Ray Data, of which several at a time were seen to wait for each other's resources without end."""
-CONTENDERS = ("torch", "ray", "tf", "alone", "headrace")
+CONTENDERS = ("torch", "ray", "tf", "alone", "uniform", "headrace")
+"""``headrace``: jobs get what nodes have read, as they do by default; ``uniform``: in an order of their own each."""
 Run = dict[str, Any]
 
 
@@ -109,7 +110,7 @@ class ClusterBench:
         for node in lan.nodes:
             lan.limit(node, self.node_rate)
         service, words = None, []
-        if name == "headrace":
+        if name in ("headrace", "uniform"):
             ray.command("start", "--memory", "256MiB", "--cpus", "0")
         elif name == "tf":
             try:
@@ -127,7 +128,7 @@ class ClusterBench:
             if ranks is None:
                 return
             fetched = 0.0
-            if name == "headrace":
+            if name in ("headrace", "uniform"):
                 told = json.loads(ray.command("status", "--json"))
                 fetched = float(sum(one["fetched_bytes"] for one in told)) / self.nbytes
             links = [(now - then) / 1e6 for now, then in zip(after, before, strict=True)]
@@ -147,7 +148,7 @@ class ClusterBench:
             }
             self.note(name, run)
         finally:
-            if name == "headrace":
+            if name in ("headrace", "uniform"):
                 ray.command("stop")
             elif service is not None:
                 service.close()
@@ -201,7 +202,7 @@ class ClusterBench:
             try:
                 before, cpu = [lan.moved(node)[0] for node in lan.nodes], used_cpu()
                 ranks = self.ranks(
-                    lan, ray, "headrace", range(NODES), epochs=4,
+                    lan, ray, "uniform", range(NODES), epochs=4,
                     words=["--source", str(folder.resolve()), "--large", *words],
                 )  # fmt: skip
                 moved = [lan.moved(node)[0] - then for node, then in zip(lan.nodes, before, strict=True)]
@@ -252,7 +253,7 @@ class ClusterBench:
                 ranks = self.ranks(
                     lan,
                     ray,
-                    "headrace",
+                    "uniform",
                     [0],
                     epochs=6,
                     workers=workers if name == "idle node" else 1,

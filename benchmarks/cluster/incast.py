@@ -93,7 +93,7 @@ class Incast:
         move(self.lan.nodes, others)
         before = self.lan.moved(self.lan.nodes[0])[0]
         command = [
-            *inside(self.lan.nodes[0]), sys.executable, "-m", "benchmarks.cluster.job", "headrace", "--source",
+            *inside(self.lan.nodes[0]), sys.executable, "-m", "benchmarks.cluster.job", "uniform", "--source",
             str(self._photos), "--workers", "1", "--epochs", str(epochs), "--batch", str(batch),
         ]  # fmt: skip
         environment = {**self.environment(0), "HEADRACE_PACING": "1" if paced else "0"}

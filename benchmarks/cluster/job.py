@@ -16,7 +16,14 @@ SIZE, BATCH = 160, 32
 
 
 def headrace(
-    share: bool | str, workers: int, source: str, batch: int, *, large: bool = False, tier: str = ""
+    share: bool | str,
+    workers: int,
+    source: str,
+    batch: int,
+    *,
+    large: bool = False,
+    tier: str = "",
+    sampling: str = "auto",
 ) -> Iterator[Any]:
     """headrace's loader; epochs, one after the other. ``large``: photos that are resized first."""
     import headrace as hr
@@ -30,7 +37,7 @@ def headrace(
         augment=[*crop, hr.image.horizontal_flip()],
     )
     # (the cache of one machine would hide what the cluster does: it is made too small for anything)
-    options: dict[str, Any] = {"cache": 0} if share is False else {"cache": "1MiB", "sampling": "uniform"}
+    options: dict[str, Any] = {"cache": 0} if share is False else {"cache": "1MiB", "sampling": sampling}
     if tier:
         options["tier"] = tier
     loader = hr.DataLoader(
@@ -127,7 +134,7 @@ def tf_data(options: argparse.Namespace) -> Iterator[Any]:
 def main() -> None:
     """Run it."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("loader", choices=["headrace", "alone", "torch", "ray", "tf"])
+    parser.add_argument("loader", choices=["headrace", "uniform", "alone", "torch", "ray", "tf"])
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--source", default="s3://photos/train")
@@ -140,8 +147,15 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=BATCH, help="images of a batch, for headrace")
     options = parser.parse_args()
     loaders = {
-        "headrace": lambda: headrace(
-            "ray", options.workers, options.source, options.batch, large=options.large, tier=options.tier
+        "headrace": lambda: headrace("ray", options.workers, options.source, options.batch),
+        "uniform": lambda: headrace(
+            "ray",
+            options.workers,
+            options.source,
+            options.batch,
+            large=options.large,
+            tier=options.tier,
+            sampling="uniform",
         ),
         "alone": lambda: headrace(False, options.workers, options.source, options.batch),
         "torch": lambda: torch_obstore(options.workers),
@@ -165,7 +179,7 @@ def main() -> None:
         out.append({"images": images, "seconds": seconds, "waits": waits[4:]})
         _meet(options, f"end{epoch}")
     used = resource.getrusage(resource.RUSAGE_SELF)
-    stats = str(batches.stats()) if options.loader in ("headrace", "alone") else ""
+    stats = str(batches.stats()) if options.loader in ("headrace", "uniform", "alone") else ""
     print(json.dumps({"epochs": out, "cpu": used.ru_utime + used.ru_stime, "stats": stats}), flush=True)
     os._exit(0)
 

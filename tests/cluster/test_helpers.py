@@ -9,6 +9,7 @@ import random
 import resource
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from headrace.cluster.members import ask, greet
 from headrace.cluster.messages import Grant, Teach, decode_request
 from headrace.cluster.nixl_rows import NixlReceiving
 from headrace.cluster.rows import NIXL, TLS
+from headrace.cluster.taught import Recipes
 from headrace.core.errors import HostRefused
 from headrace.core.forms import Form
 from headrace.engine.worker import AGENT
@@ -505,6 +507,37 @@ def test_who_may_grant(servers: Servers, photos: Path) -> None:
         with pytest.raises(HostRefused):
             ask(connection, Grant(1, "e", 0, 0, 0, samples, words), 5.0)
     assert helpers._processes[0].poll() is None
+
+
+def test_a_helper_that_has_many_connections_takes_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper_module, "_MOST_CLIENTS", 2)
+    helper = HelperServer(Config("n1", "127.0.0.1", TOKEN, "n1.sock")).listen()
+
+    def taken_in() -> wire.Wire | None:
+        try:
+            connection = wire.connect_tls(("127.0.0.1", helper.port), helper.certificate, 20.0)
+            greet(connection, TOKEN)
+        except members_module.TROUBLE:
+            return None
+        return connection
+
+    first, second = taken_in(), taken_in()
+    assert first is not None and second is not None
+    before = threading.active_count()
+    assert taken_in() is None and taken_in() is None
+    assert threading.active_count() == before, "no thread is made for them"
+    first.shut()
+    assert wait_until(lambda: taken_in() is not None), "and there is room for another again"
+    second.shut()
+
+
+def test_a_helper_forgets_what_was_not_used_for_longest() -> None:
+    recipes, all_ = Recipes(), [mock.Mock() for _ in range(Recipes.MOST + 2)]
+    for number, known in enumerate(all_):
+        recipes.keep(str(number), known)
+        assert recipes.find("0") is all_[0], "it is used all the time"
+    assert [number for number in range(len(all_)) if recipes.find(str(number)) is None] == [1, 2]
+    assert recipes.find("another") is None
 
 
 @pytest.mark.slow

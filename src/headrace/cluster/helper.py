@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO, Any
@@ -50,7 +50,7 @@ from headrace.cluster.nixl_rows import NixlSending, try_nixl
 from headrace.cluster.ports import ANY, Ports
 from headrace.cluster.rails import listen_at
 from headrace.cluster.rows import NIXL, TLS, Sending, WireSending
-from headrace.cluster.taught import Known
+from headrace.cluster.taught import Known, Recipes
 from headrace.core.errors import HeadraceError, HostUnavailable, OptionError, ProtocolError
 from headrace.engine.link import shortened
 
@@ -58,7 +58,7 @@ _SLOW = 20.0
 """Seconds for which somebody who is sent rows may take in nothing."""
 _THREADS = 2
 """One prepares while the other waits for samples, or for its rows to be sent."""
-_MOST_RECIPES = 16
+_MOST_CLIENTS = 1024
 _TOGETHER = 32
 """Rows whose samples are read at once, where small orders wait: each node is asked once for all of them."""
 _MOST_GRANTS = 256
@@ -143,10 +143,12 @@ class HelperServer:
         if self._nixl and (missing := try_nixl()):
             print(f"headrace: rows go over TLS: {missing}", file=sys.stderr, flush=True)
             self._nixl = False
-        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._known = Recipes()
         self._teaching = threading.Lock()
         self._grants: deque[Waiting] = deque()
         self._granted = threading.Condition()
+        self._clients, self._counting = 0, threading.Lock()
+        """Connections that have a thread, whoever they are from."""
         for _ in range(_THREADS):
             threading.Thread(target=self._work, name="headrace-help", daemon=True).start()
 
@@ -167,9 +169,22 @@ class HelperServer:
             except OSError:
                 time.sleep(0.05)
                 continue
+            with self._counting:
+                full = self._clients >= _MOST_CLIENTS
+                self._clients += not full
+            if full:  # (who is not taken in tries other helpers)
+                sock.close()
+                continue
             threading.Thread(
-                target=self._serve, args=(sock, context, f"{address[0]}:{address[1]}"), daemon=True
+                target=self._attend, args=(sock, context, f"{address[0]}:{address[1]}"), daemon=True
             ).start()
+
+    def _attend(self, sock: socket.socket, context: Any, name: str) -> None:
+        try:
+            self._serve(sock, context, name)
+        finally:
+            with self._counting:
+                self._clients -= 1
 
     def _serve(self, sock: socket.socket, context: Any, name: str) -> None:
         try:
@@ -206,7 +221,7 @@ class HelperServer:
             return
         if not isinstance(request, Grant):
             raise ProtocolError(f"a helper was sent {type(request).__name__}")
-        known = self._known.get(request.recipe)
+        known = self._known.find(request.recipe)
         if known is None:
             raise ProtocolError("that recipe is not known here")
         samples = np.frombuffer(request.samples, np.int64) if len(request.samples) % 8 == 0 else None
@@ -228,16 +243,14 @@ class HelperServer:
 
     def _learn(self, client: Client, teach: Teach) -> None:
         with self._teaching:
-            known = self._known.get(teach.recipe)
+            known = self._known.find(teach.recipe)
             if known is None:
                 try:
                     known = Known(teach, self._config.socket, self._config.code)
                 except (OptionError, OSError, ValueError, RecursionError) as error:
                     client.say(Refused(str(error)[:4000]))
                     return
-                self._known[teach.recipe] = known
-                while len(self._known) > _MOST_RECIPES:
-                    self._known.popitem(last=False)
+                self._known.keep(teach.recipe, known)
         if json.dumps(known.layout.describe()).encode() != teach.fields:
             client.say(Refused("rows are of other sizes or types here than the job's"))
             return

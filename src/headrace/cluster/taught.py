@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 import time
+from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
 
@@ -95,6 +96,30 @@ class Known:
             stages = self._task.stages(arena, Board(arena))
             found = self._here.bench = Bench(arena, stages, self._task.compile(), self.layout)
         return found
+
+
+class Recipes:
+    """Those that a helper knows: the ones that were used last. Threads share it."""
+
+    MOST = 16
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def find(self, name: str) -> Known | None:
+        """One to be used now."""
+        with self._lock:
+            if name in self._known:
+                self._known.move_to_end(name)
+            return self._known.get(name)
+
+    def keep(self, name: str, known: Known) -> None:
+        """Another one. What has not been used for longest goes, if there is no room."""
+        with self._lock:
+            self._known[name] = known
+            while len(self._known) > self.MOST:
+                self._known.popitem(last=False)
 
 
 class Bench:

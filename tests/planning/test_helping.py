@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.planning.helping import Few, Help, Yielding, choose
+from headrace.planning.helping import MOST_LINES, Few, Help, Reach, Yielding, choose, in_order, to_connect
 from headrace.planning.pacing import Pace
 
 
@@ -146,3 +149,109 @@ def test_pacing_keeps_queues_short_where_many_send_at_once() -> None:
     paced, unpaced = simulate(Pace(1 << 20, 1 << 28), 64), simulate(None, 64)
     assert unpaced > 0.6
     assert paced < unpaced / 4
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 40), st.booleans(), st.booleans(), st.integers(0, 600), st.integers(0, 600))
+    )
+)
+def test_a_rank_is_connected_to_no_more_helpers_than_it_may_be_and_more_only_while_help_is_wanted(
+    looks: list[tuple[float, bool, bool, int, int]],
+) -> None:
+    reach, now = Reach(), 0.0
+    for seconds, wanted, free, lines, coming in looks:
+        now += seconds
+        before = reach.many
+        many = reach.look(now, wanted=wanted, free=free, lines=lines, coming=coming)
+        assert many == reach.many and Reach.FIRST <= many <= MOST_LINES
+        assert before // 2 <= many <= 2 * before, "one step at a time"
+        if many > before:
+            assert wanted and not free and lines >= before
+        if many < before:
+            assert not wanted
+
+
+@given(st.integers(1, 7000))
+def test_all_helpers_that_a_rank_may_have_are_reached_while_those_it_has_are_busy(helpers: int) -> None:
+    reach, now, lines = Reach(), 0.0, 0
+    for _ in range(100):
+        lines = min(helpers, reach.look(now, wanted=True, free=False, lines=lines, coming=0))
+        now += 1.0
+    assert lines == min(helpers, MOST_LINES)
+    # In vain, it goes back: not at once, since help is soon wanted again.
+    assert reach.look(now + 10.0, wanted=False, free=True, lines=lines, coming=0) == reach.many
+    for _ in range(20):
+        now += 100.0
+        reach.look(now, wanted=False, free=True, lines=lines, coming=0)
+    assert reach.many == Reach.FIRST
+
+
+def test_who_is_coming_is_waited_for_but_not_for_ever() -> None:
+    def seconds(coming: int) -> int:
+        reach = Reach()
+        return next(
+            now
+            for now in range(100)
+            if reach.look(now, wanted=True, free=False, lines=Reach.FIRST, coming=coming) > Reach.FIRST
+        )
+
+    assert 0 < seconds(0) < seconds(1)
+
+
+def test_a_moment_in_which_all_are_busy_is_no_reason_for_more() -> None:
+    reach = Reach()
+    for look in range(1000):
+        reach.look(0.9 * look, wanted=True, free=look % 2 == 0, lines=Reach.FIRST, coming=0)
+    assert reach.many == Reach.FIRST
+
+
+CLUSTERS = st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(0, 9), max_size=12)
+
+
+def helpers_of(cluster: dict[str, int]) -> dict[str, list[str]]:
+    return {node: [f"{node}:{one}" for one in range(count)] for node, count in cluster.items()}
+
+
+@given(st.text(), CLUSTERS, st.data())
+def test_who_comes_or_goes_changes_the_order_of_nobody_else(
+    who: str, cluster: dict[str, int], data: st.DataObject
+) -> None:
+    nodes = helpers_of(cluster)
+    order = in_order(who, nodes)
+    assert sorted(order) == sorted(one for all_ in nodes.values() for one in all_)
+    assert in_order(who, dict(reversed(nodes.items()))) == order
+    if cluster:
+        gone = data.draw(st.sampled_from(sorted(cluster)))
+        left = in_order(who, {node: all_ for node, all_ in nodes.items() if node != gone})
+        assert left == [one for one in order if one not in nodes[gone]]
+
+
+@given(st.text(), st.integers(1, 40), st.integers(1, 12))
+def test_those_of_one_node_come_far_from_each_other(who: str, nodes: int, each: int) -> None:
+    order = in_order(who, helpers_of({f"n{number}": each for number in range(nodes)}))
+    for begun in range(0, len(order), nodes):
+        assert len({one.split(":")[0] for one in order[begun : begun + nodes]}) == nodes
+
+
+@pytest.mark.parametrize("cluster", [[32] * 100, [1] * 40, [1] * 20 + [32] * 20, [1, 32, 32, 32]])
+def test_ranks_spread_over_helpers(cluster: list[int]) -> None:
+    nodes = helpers_of({f"node {number}": count for number, count in enumerate(cluster)})
+    orders = [in_order(f"{rank % 50}/{1000 + rank}", nodes) for rank in range(200)]
+    for many in (16, 64, 512):
+        counted = Counter(one for order in orders for one in to_connect(order, many, {}, {}))
+        mean = len(orders) * min(many, sum(cluster)) / sum(cluster)
+        # (of numbers with this mean, and nothing in common)
+        assert max(counted.values()) <= mean + 6 * mean**0.5 + 2
+
+
+@given(st.integers(0, 30), st.integers(0, 40), st.sets(st.integers(0, 29)), st.sets(st.integers(0, 29)))
+def test_others_take_the_place_of_those_that_rest(
+    count: int, many: int, there: set[int], rest: set[int]
+) -> None:
+    order = [str(number) for number in range(count)]
+    lines, resting = [str(one) for one in there], {str(one) for one in rest}
+    new = to_connect(order, many, lines, resting)
+    assert not resting & {*new} and not {*lines} & {*new}
+    could = [one for one in order if one not in lines and one not in resting]
+    assert new == could[: max(0, many - len(lines))]

@@ -38,8 +38,8 @@ class Agent:
         self._link = link
         self._stages = task.stages(link.arena, link.board)
         self._program = task.compile()
-        self._lines = Lines(assistance, link.arena, self._done)
         self._wanting = Wanting(link.board, assistance.workers)
+        self._lines = Lines(assistance, link.arena, self._done, self._wanting.now)
         self._stopped = False
         if task.layout is not None:
             self._lines.lay_out(task.layout)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 import warnings
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from headrace.core.errors import HostRefused, OptionError
 from headrace.core.forms import Form
 from headrace.core.sizes import show_size
 from headrace.engine.disk_stage import DiskUse
+from headrace.planning.helping import MOST_LINES
 from headrace.planning.rails import Rail
 from headrace.recipes.plain import source_to_plain
 from headrace.recipes.recipe import Recipe
@@ -52,7 +54,7 @@ class Joined:
     def helpers(self) -> int:
         """Those on other nodes, as they are now."""
         view, own = self._members.view, self._members.node
-        return sum(len(node.helpers) for node in view.nodes if node.id != own)
+        return min(MOST_LINES, sum(len(node.helpers) for node in view.nodes if node.id != own))
 
     def use_nodes(self, recipe: Recipe) -> DiskUse:
         """The memory of all nodes as a tier for decoded samples. Raises OptionError where these cannot be shared."""
@@ -77,7 +79,8 @@ class Joined:
         state = b"tier" if nodes else b"decoded" if decoded else b""
         of = [self._pool.dataset.encode(), definition, key.encode(), state]
         number = hashlib.blake2b(b"\0".join(of), digest_size=16).hexdigest()
-        return Assistance(self._pool, number, definition, key, decoded, nodes, workers)
+        rank = f"{self._members.node}/{os.getpid()}"
+        return Assistance(self._pool, number, definition, key, decoded, nodes, workers, rank)
 
     def expect(self, *, seed: int, epoch: int, position: int, shuffled: bool, early: bool = False) -> None:
         """Tell all servers what is needed from now on, in which order. Nobody waits for it. ``early``: the same will

@@ -2,7 +2,8 @@
 
 A line is there from connecting to its end. One thread of its own connects, teaches, and then receives rows straight
 into the slot: nobody else writes there. When a connection ends, whatever was granted over it is void, and the agent
-gets it back (``next_void``). Who was late rests before it is connected to again, longer each time.
+gets it back (``next_void``). Who was late rests before it is connected to again, longer each time. Of many helpers, a
+rank is connected to some (``Reach``), and others take the place of those that rest.
 """
 
 from __future__ import annotations
@@ -20,7 +21,18 @@ from headrace.cache.arena import Arena
 from headrace.channel.wire import BODY_LIMIT, Wire
 from headrace.cluster.greeting import GREETING
 from headrace.cluster.members import TROUBLE, Members, ask, greet, members_of
-from headrace.cluster.messages import Grant, Helper, Node, Opened, Refused, Rows, Teach, decode_reply, encode
+from headrace.cluster.messages import (
+    Grant,
+    Helper,
+    Node,
+    Opened,
+    Refused,
+    Rows,
+    Teach,
+    View,
+    decode_reply,
+    encode,
+)
 from headrace.cluster.pooled import Pool
 from headrace.cluster.rows import Receiving
 from headrace.cluster.transports import Transports
@@ -30,7 +42,7 @@ from headrace.core.errors import HostRefused, ProtocolError
 from headrace.core.layout import RowLayout
 from headrace.engine.board import Claim
 from headrace.planning import Spent
-from headrace.planning.helping import choose
+from headrace.planning.helping import Reach, choose, in_order, to_connect
 from headrace.planning.pacing import Pace
 
 _LOOK = 0.1
@@ -68,6 +80,8 @@ class Assistance(NamedTuple):
     """Whether decoded samples are held by nodes."""
     workers: int
     """Processes of the rank's own."""
+    rank: str
+    """Which rank it is, of all there are on all nodes; also for an agent that takes another's place."""
 
     def teach(self, layout: RowLayout) -> Teach:
         """What helpers are taught."""
@@ -124,10 +138,14 @@ class Lines:
     """All of an agent's. Its main thread calls; each line has one more."""
 
     def __init__(
-        self, assistance: Assistance, arena: Arena, done: Callable[[Order, OrderDone], None]
+        self,
+        assistance: Assistance,
+        arena: Arena,
+        done: Callable[[Order, OrderDone], None],
+        wanted: Callable[[], bool],
     ) -> None:
-        """``arena``: where slots are. ``done``: told of orders whose rows have come."""
-        self._assistance, self._arena, self._done = assistance, arena, done
+        """``arena``: where slots are. ``done``: told of orders whose rows have come. ``wanted``: whether help is."""
+        self._assistance, self._arena, self._done, self._wanted = assistance, arena, done, wanted
         self._layout: RowLayout | None = None
         self._row = 0
         self._lock = threading.Lock()
@@ -143,6 +161,11 @@ class Lines:
         self._in_flight = 0
         self._said: set[str] = set()
         self._looked = 0.0
+        self._reach, self._free = Reach(), True
+        """How many there may be; and whether there was always one with room for an order since the last look."""
+        self._view: View | None = None
+        self._helpers: dict[str, tuple[Node, Helper]] = {}
+        """Those of the view, in the order in which they are connected to."""
 
     # -- what the agent asks -------------------------------------------------------------------------------------
 
@@ -177,6 +200,7 @@ class Lines:
                 return None
             lines = [one for one in self._lines.values() if one.usual and not one.over]
             place = choose([(len(one.pending), one.usual) for one in lines])
+            self._free &= place is not None
             return None if place is None else lines[place]
 
     def next_void(self) -> tuple[Order, Claim] | None:
@@ -244,19 +268,22 @@ class Lines:
         members = self._members() if self._layout is not None else None
         if members is None:
             return
-        wanted: dict[str, tuple[Node, Helper]] = {}
-        for node in members.view.nodes:
-            if node.id != members.node:
-                wanted.update({f"{node.host}:{one.port}": (node, one) for one in node.helpers})
+        if members.view is not self._view:
+            self._view = members.view
+            self._helpers = _helpers_of(members.view, members.node, self._assistance.rank)
+        wanted = self._wanted()
         with self._lock:
             for key, line in self._lines.items():
                 late = [one for one in line.pending.values() if now - one.since > line.patience]
-                if line.wire is not None and (key not in wanted or late):
+                if line.wire is not None and (key not in self._helpers or late):
                     line.late = bool(late)
                     line.wire.shut()
-            new = [key for key in wanted if key not in self._lines and self._rests.get(key, 0.0) <= now]
-            for key in new:
-                line = self._lines[key] = Line(key, *wanted[key])
+            self._rests = {key: until for key, until in self._rests.items() if until > now}
+            count, coming = len(self._lines), sum(not one.usual for one in self._lines.values())
+            many = self._reach.look(now, wanted=wanted, free=self._free, lines=count, coming=coming)
+            self._free = True
+            for key in to_connect(self._helpers, many, self._lines, self._rests):
+                line = self._lines[key] = Line(key, *self._helpers[key])
                 line.thread = threading.Thread(
                     target=self._attend, args=(line, members), name="headrace-agent", daemon=True
                 )
@@ -285,6 +312,7 @@ class Lines:
                 reply, _ = ask(connection, self._assistance.teach(layout), _LISTING)
             except HostRefused as error:
                 rest = _REFUSED
+                self._leave_alone(line.node)
                 self._tell(line.node, str(error))
                 raise
             if not isinstance(reply, Opened) or reply.samples != self._row:
@@ -300,6 +328,13 @@ class Lines:
             pass
         finally:
             self._end(line, rest)
+
+    def _leave_alone(self, node: Node) -> None:
+        """A helper prepares no rows, and nor would the others of its node: they see the same files and have the same
+        code. (Each would list the dataset to find that out.)"""
+        until = time.monotonic() + _REFUSED
+        with self._lock:
+            self._rests.update((f"{node.host}:{one.port}", until) for one in node.helpers)
 
     def _tell(self, node: Node, reason: str) -> None:
         """A helper prepares no rows: say why, once, however many say it."""
@@ -356,6 +391,18 @@ class Lines:
             line.receiving.close()
         elif line.wire is not None:
             line.wire.close()
+
+
+def _helpers_of(view: View, own: str, rank: str) -> dict[str, tuple[Node, Helper]]:
+    """The helpers of all other nodes, in the order in which a rank connects to them."""
+    found: dict[str, tuple[Node, Helper]] = {}
+    nodes: dict[str, list[str]] = {}
+    for node in view.nodes:
+        if node.id != own:
+            here = {f"{node.host}:{one.port}": (node, one) for one in node.helpers}
+            nodes[node.id] = list(here)
+            found.update(here)
+    return {key: found[key] for key in in_order(rank, nodes)}
 
 
 def _rows_of(layout: RowLayout, arena: Arena, order: Order) -> list[memoryview]:

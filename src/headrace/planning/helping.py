@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from itertools import islice
 
+from headrace.core.random import key
+from headrace.planning.rendezvous import key_of
+
+MOST_LINES = 512
+"""Helpers that a rank is connected to, at most."""
 _AHEAD = 4
 """Orders that a helper has at a time: those that it makes, and one to go on with."""
 
@@ -115,6 +121,62 @@ class Few:
     def skip(self, taken: float) -> int:
         """Orders that are left to others, who take so many a second."""
         return int(self._MARGIN * taken * self._whole)
+
+
+class Reach:
+    """How many helpers a rank is connected to: few, and twice as many as long as all of these have enough to do while
+    help is wanted; half as many where it has not been wanted for long. Each costs both ends a connection and a
+    thread, and the helper has to list the dataset."""
+
+    FIRST = 16
+    _SHORT, _COMING, _CALM = 1.0, 10.0, 30.0
+
+    def __init__(self) -> None:
+        self.many = self.FIRST
+        """So many, at most."""
+        self._short: float | None = None
+        """Since when there have been too few."""
+        self._wanted: float | None = None
+        """When help was last wanted, or it was last made fewer."""
+
+    def look(self, now: float, *, wanted: bool, free: bool, lines: int, coming: int) -> int:
+        """``wanted``: more orders wait than the rank's own workers get to; ``free``: some helper could take one all
+        the time; ``lines``: helpers that it is connected to; ``coming``: of these, of whom it is not known yet what
+        they do. So many it may be connected to from now on."""
+        if wanted or self._wanted is None:
+            self._wanted = now
+        elif now - self._wanted >= self._CALM:
+            self.many, self._wanted = max(self.FIRST, self.many // 2), now
+        if not wanted or free or lines < self.many:
+            self._short = None
+        elif self._short is None:
+            self._short = now
+        elif now - self._short >= (self._COMING if coming else self._SHORT):
+            # (who is coming may be all that is needed; or may never come)
+            self.many, self._short = min(MOST_LINES, 2 * self.many), None
+        return self.many
+
+
+def in_order(who: str, nodes: Mapping[str, Sequence[str]]) -> list[str]:
+    """The helpers of all nodes in the order in which a rank connects to them. ``nodes``: of each node, its helpers.
+
+    Each rank has another order, in which each helper is as likely to come early as any other, and those of one node
+    come as far from each other as may be. Where a node or a helper comes or goes, all others stay in order.
+    """
+    number = key_of(who)
+    places: list[tuple[float, str]] = []
+    for node, helpers in nodes.items():
+        drawn = key(number, key_of(node)) / 2**64
+        mixed = sorted(helpers, key=lambda one: (key(number, key_of(one)), one))
+        places += [((place + drawn) / len(mixed), one) for place, one in enumerate(mixed)]
+    return [one for _, one in sorted(places)]
+
+
+def to_connect(order: Iterable[str], many: int, lines: Collection[str], rest: Container[str]) -> list[str]:
+    """Whom to connect to, beside those that there are ``lines`` to: the first that do not ``rest``, so that there are
+    not more than ``many``."""
+    others = (one for one in order if one not in lines and one not in rest)
+    return list(islice(others, max(0, many - len(lines))))
 
 
 def choose(helpers: Sequence[tuple[int, float]]) -> int | None:

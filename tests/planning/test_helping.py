@@ -179,6 +179,7 @@ def test_all_helpers_that_a_rank_may_have_are_reached_while_those_it_has_are_bus
         lines = min(helpers, reach.look(now, wanted=True, free=False, lines=lines, coming=0))
         now += 1.0
     assert lines == min(helpers, MOST_LINES)
+    assert reach.many <= 2 * max(lines, Reach.FIRST), "there are no more"
     # In vain, it goes back: not at once, since help is soon wanted again.
     assert reach.look(now + 10.0, wanted=False, free=True, lines=lines, coming=0) == reach.many
     for _ in range(20):

@@ -2,7 +2,8 @@
 
 When an order is given away, to whom, and how many bytes may be on their way is decided by the product's own rules
 (``Help``, ``choose``, ``Pace``). What agents and helpers do is written anew, to the rules of ``cluster/agent.py``,
-``cluster/lines.py`` and ``cluster/helper.py``. That a rank's own workers may leave all orders to helpers is left out.
+``cluster/lines.py`` and ``cluster/helper.py``. That a rank's own workers may leave all orders to helpers is left out,
+and so is that a rank is connected to some of many helpers at first (``Reach``): here, it is to all.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ import socket
 import ssl
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -647,7 +648,7 @@ def test_a_node_that_sees_other_files_is_not_asked(servers: Servers, source: Sou
     gone = servers.pool(other)
     for path in sorted((tmp_path / "data" / "a").iterdir()):
         path.unlink()
-    with pytest.raises(HostRefused, match="cannot open the data"):
+    with pytest.raises(HostRefused, match="it cannot open the data"):
         define(members, servers.nodes["n1"], gone)
     read_all(servers.pooled(source), source)
 
@@ -663,8 +664,51 @@ def test_whatever_is_wrong_with_a_listing_is_said(
 
     monkeypatch.setattr(server_module, "source_from_plain", fails)
     members = members_module.members_of(servers.nodes["n0"].socket)
-    with pytest.raises(HostRefused, match="node n1 cannot open the data: AccessDenied: the role of this"):
+    with pytest.raises(HostRefused, match="it cannot open the data: AccessDenied: the role of this"):
         define(members, servers.nodes["n1"], servers.pool(source))
+
+
+def test_a_job_begins_without_a_node_that_is_still_listing_its_data(
+    servers: Servers, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong there is said when it is known, once for each reason."""
+    monkeypatch.setattr(joining, "_OTHERS", 0.0)
+    release, listing = threading.Event(), servers.servers["n1"]
+
+    def late(connection: wire.Wire, definition: Define) -> None:
+        assert release.wait(60)
+        listing._reply(connection, Refused("it sees other files"))
+
+    for name in ("n1", "n2"):
+        monkeypatch.setattr(servers.servers[name], "_define", late)
+    members = members_module.members_of(servers.nodes["n0"].socket)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        begun = joining.Introduction(members, servers.pool(source), says=True)
+        begun.run()
+        assert begun._open == {"n1", "n2"} and not said, "the own node was waited for, and nobody else"
+        assert source.fingerprint() in servers.servers["n0"]._datasets
+        release.set()
+        assert wait_until(lambda: not begun._open and bool(said))
+    assert len(said) == 1 and "node n" in str(said[0].message), [str(one.message) for one in said]
+
+
+def test_nodes_that_refuse_for_the_same_reason_are_said_together(
+    servers: Servers, source: Source, tmp_path: Path
+) -> None:
+    other = make_files(tmp_path / "data", 20)
+    pool = servers.pool(source)._replace(definition=servers.pool(other).definition)
+    members = members_module.members_of(servers.nodes["n0"].socket)
+    wanted = (
+        r"memory: 3 nodes \(n0 \(127.0.0.1\), n1 .*, n2 .*\): it sees other files there than the job does"
+    )
+    with pytest.warns(UserWarning, match=wanted) as said:
+        joining.Introduction(members, pool, says=True).run()
+    assert len(said) == 1
+    assert sum("20 files here" in one for one in servers.log) == 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        joining.Introduction(members, pool, says=False).run()
 
 
 # -- who may, and who may not -----------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 import threading
+import time
 import warnings
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from headrace.channel.wire import MESSAGE_LIMIT
 from headrace.cluster.found import find_members, ray_node
@@ -31,8 +32,81 @@ from headrace.sources.source import Source
 _SOON = 5.0
 """Seconds for a server to hear what will be needed."""
 _AT_ONCE = 32
+_OTHERS = 10.0
+"""Seconds for which a job that begins waits for other nodes to list its dataset, or twice what its own node took. One
+whose storage hangs is not to hold up all jobs of the cluster."""
+_NAMED = 3
+"""Nodes that a warning names; of more it says how many."""
 _LONGEST = MESSAGE_LIMIT - (1 << 20)
 """Bytes of a definition."""
+
+
+class Introduction:
+    """A dataset is made known to servers: all of them list it at the same time. Who cannot is done without, and that
+    is said once for each reason."""
+
+    def __init__(self, members: Members, pool: Pool, *, says: bool) -> None:
+        """``says``: whether this process is the one that warns."""
+        self._members, self._pool, self._says = members, pool, says
+        # (the own node first: it is waited for)
+        self._left = deque(sorted(members.view.nodes, key=lambda one: one.id != members.node))
+        self._open = {one.id for one in self._left}
+        self._changed = threading.Condition()
+        self._why: dict[str, tuple[str, list[str]]] = {}
+        """By reason: how it is put, and the nodes."""
+        self._waited = False
+
+    def run(self) -> None:
+        """Begin it, and wait as long as is worthwhile; the rest goes on in the background."""
+        begun, own = time.monotonic(), self._members.node
+        for _ in range(min(_AT_ONCE, len(self._left))):
+            threading.Thread(target=self._work, name="headrace-join", daemon=True).start()
+        with self._changed:
+            self._changed.wait_for(lambda: own not in self._open)
+            took = time.monotonic() - begun
+            self._changed.wait_for(lambda: not self._open, max(_OTHERS, 2 * took) - took)
+            self._waited = True
+            why = list(self._why.values())
+        for said, nodes in why:
+            self._warn(said, nodes)
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                if not self._left:
+                    return
+                node = self._left.popleft()
+            try:
+                self._define(node)
+            finally:
+                with self._changed:
+                    self._open.discard(node.id)
+                    self._changed.notify_all()
+
+    def _define(self, node: Node) -> None:
+        try:
+            define(self._members, node, self._pool)
+        except HostRefused as error:
+            self._failed(node, error.reason, error.reason)
+        except TROUBLE as error:
+            self._members.trouble(node)
+            self._failed(node, "", f"it does not answer: {error}")
+
+    def _failed(self, node: Node, reason: str, said: str) -> None:
+        name = f"{node.id[:12]} ({node.host})"
+        with self._changed:
+            late = self._waited and reason not in self._why
+            self._why.setdefault(reason, (said, []))[1].append(name)
+        if late:
+            self._warn(said, [name])
+
+    def _warn(self, said: str, nodes: list[str]) -> None:
+        if self._says:
+            names = ", ".join(sorted(nodes)[:_NAMED]) + (", ..." if len(nodes) > _NAMED else "")
+            which = f"node {names}" if len(nodes) == 1 else f"{len(nodes)} nodes ({names})"
+            warnings.warn(
+                f"a part of the data does not come from the cluster's memory: {which}: {said}", stacklevel=5
+            )
 
 
 class Joined:
@@ -112,9 +186,12 @@ class Joined:
             self._teller.run()
 
 
-def join(source: Source, *, must: bool, find_rail: Callable[[], Rail | None]) -> Joined | None:
+def join(
+    source: Source, *, must: bool, find_rail: Callable[[], Rail | None], says: bool = True
+) -> Joined | None:
     """Have the servers of the cluster open a dataset. None where there is no cluster, or it is of no use to this
-    dataset; with ``must`` that is an error. ``find_rail``: the network interface of this rank."""
+    dataset; with ``must`` that is an error. ``find_rail``: the network interface of this rank; ``says``: whether it
+    is the one that warns of nodes that cannot."""
     if not must and not ray_node():
         return None
     try:
@@ -139,27 +216,5 @@ def join(source: Source, *, must: bool, find_rail: Callable[[], Rail | None]) ->
     path, members = found
     rail = find_rail()
     pool = Pool(path, source.fingerprint(), definition, "" if rail is None else rail.address)
-    _define(members, pool)
+    Introduction(members, pool, says=says).run()
     return Joined(source, pool, members)
-
-
-def _define(members: Members, pool: Pool) -> None:
-    """All servers list the dataset at the same time. Who cannot is done without."""
-    nodes = members.view.nodes
-    if not nodes:
-        return
-    said: list[str] = []
-
-    def one(node: Node) -> None:
-        try:
-            define(members, node, pool)
-        except HostRefused as error:
-            said.append(str(error))
-        except TROUBLE as error:
-            members.trouble(node)
-            said.append(f"node {node.id} ({node.host}) does not answer: {error}")
-
-    with ThreadPoolExecutor(min(_AT_ONCE, len(nodes)), "headrace-join") as threads:
-        list(threads.map(one, nodes))
-    for text in sorted(said):
-        warnings.warn(f"a part of the data does not come from the cluster's memory: {text}", stacklevel=4)

@@ -312,14 +312,17 @@ class NodeServer:
                 except Exception as error:  # (of libraries that talk to storage, too)
                     known = isinstance(error, HeadraceError | OSError | ValueError)
                     said = str(error) if known else f"{type(error).__name__}: {error}"
-                    self._reply(connection, Refused(f"node {self._node} cannot open the data: {said}"[:4000]))
+                    self._log(f"the data cannot be opened: {said}")
+                    self._reply(connection, Refused(f"it cannot open the data: {said}"[:4000]))
                     return
                 if fingerprint != define.dataset:
+                    # (how many they are may differ from node to node, and is nothing to make many warnings of)
+                    self._log(f"{len(source)} files here, which are others than a job sees: {source!r:.512}")
                     self._reply(
                         connection,
                         Refused(
-                            f"node {self._node} sees other files ({len(source)}) there than the job does, or other "
-                            "versions of them; give all nodes the same storage at the same path"
+                            "it sees other files there than the job does, or other versions of them; give all nodes "
+                            "the same storage at the same path"
                         ),
                     )
                     return
@@ -376,17 +379,19 @@ class NodeServer:
 
     # -- who else there is ---------------------------------------------------------------------------------------
 
-    def see(self, view: View) -> None:
-        """Other servers have come or gone."""
+    def see(self, view: View) -> int:
+        """Other servers have come or gone. The number of the view that it has from now on: that of an earlier manager
+        may be higher."""
         with self._changed:
             if view.number <= self._view.number:
-                return
+                return self._view.number
             moved, self._view = moves(self._view, view), view
             self._changed.notify_all()
             under_way = [ahead for ahead, _ in self._preloads.values()] if moved else []
         for ahead in under_way:  # what others had may be this node's to read by now
             with contextlib.suppress(ProtocolError):  # (it was forgotten just now)
                 self._preload(ahead, begins=False)
+        return view.number
 
     def _watch(self, connection: Wire) -> None:
         number = -1

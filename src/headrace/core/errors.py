@@ -62,7 +62,7 @@ class HostRefused(HostUnavailable):
 
     def __init__(self, reason: str, *, again: bool = False) -> None:
         super().__init__(f"the shared host refuses: {reason}")
-        self.again = again
+        self.reason, self.again = reason, again
 
 
 class NotNow(HeadraceError):

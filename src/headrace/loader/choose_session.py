@@ -106,7 +106,7 @@ def _recipe_session(
         kernels.say_slow_path()  # here and not in the kernels, which every worker has
     pool = None
     if options.cluster is not False:
-        pool = join(recipe.source, must=options.cluster is True, find_rail=find_rail)
+        pool = join(recipe.source, must=options.cluster is True, find_rail=find_rail, says=first)
         if pool is not None and expect is not None:
             expect(pool)
     sharing = None

@@ -12,6 +12,7 @@ import pytest
 from headrace.cluster import on_ray
 from headrace.cluster.messages import Node, View, decode_reply
 from headrace.cluster.on_ray import MANAGER, NAMESPACE, Manager, Terms
+from headrace.cluster.server import NodeServer
 
 
 class Actor:
@@ -20,15 +21,18 @@ class Actor:
     def __init__(self, node: Node | None = None) -> None:
         self.node = node
         self.seen: list[View] = []
+        self.number = 0
         self.closed = self.killed = 0
         self.describe = SimpleNamespace(remote=lambda: lambda: msgspec.msgpack.encode(self.node))
         self.see = SimpleNamespace(remote=self._see)
         self.close = self.stop = SimpleNamespace(remote=self._close)
 
-    def _see(self, view: bytes) -> None:
+    def _see(self, view: bytes) -> Any:
         found = decode_reply(view)
         assert isinstance(found, View)
         self.seen.append(found)
+        self.number = max(self.number, found.number)
+        return lambda: self.number
 
     def _close(self) -> Any:
         self.closed += 1
@@ -101,6 +105,38 @@ def test_servers_are_told_of_a_view_that_they_do_not_know(
     manager._look()
     assert [len(one.seen) for one in actors] == [3] * 3, "what was said may have been lost"
     assert len({one.seen[-1].number for one in actors}) == 1
+
+
+def test_a_manager_whose_clock_is_behind_goes_on_from_what_servers_know(
+    ray: Ray, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    actors = list(ray.actors.values())
+    manager._look()
+    first = actors[0].number
+    for clock in (1000.0, 0.0):
+        monkeypatch.setattr(on_ray.time, "time", lambda clock=clock: clock)
+        manager = Manager("token", Terms("1GiB"))  # (another one takes its place)
+        for _ in range(3):
+            manager._look()
+        assert [one.seen[-1].number for one in actors] == [one.number for one in actors], (
+            "all take it for new"
+        )
+        assert len({one.number for one in actors}) == 1 and actors[0].number > first
+        first, said = actors[0].number, [len(one.seen) for one in actors]
+        manager._look()
+        assert [len(one.seen) for one in actors] == said, "and that is all"
+    lost = actors.pop()
+    ray.kill(lost)
+    manager._look()
+    assert [len(one.seen[-1].nodes) for one in actors] == [2] * 2 and actors[0].number == first + 1
+
+
+def test_a_server_says_which_view_it_has() -> None:
+    server = NodeServer("n0", token="", memory=1 << 20, log=print)
+    try:
+        assert [server.see(View(number)) for number in (7, 5, 8)] == [7, 7, 8]
+    finally:
+        server.close()
 
 
 def test_all_servers_are_ended_whatever_one_of_them_does(

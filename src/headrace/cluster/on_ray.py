@@ -104,11 +104,10 @@ class NodeActor:
         self._helpers.look()
         return msgspec.msgpack.encode(msgspec.structs.replace(self._self, helpers=self._helpers.all))
 
-    def see(self, view: bytes) -> None:
-        """Other servers have come or gone."""
+    def see(self, view: bytes) -> int:
+        """Other servers have come or gone. The number of the view that it has."""
         found = decode_reply(view)
-        if isinstance(found, View):
-            self._server.see(found)
+        return self._server.see(found) if isinstance(found, View) else 0
 
     def status(self) -> bytes:
         """How it stands."""
@@ -158,6 +157,8 @@ class Manager:
         self._view = View(0)
         self._told: dict[str, tuple[str, int, float]] = {}
         """By node: which server was told of a view last, of which, and when."""
+        self._telling: list[Any] = []
+        """What they have yet to answer to that."""
         self._seen = threading.Event()
         """All servers were heard: a manager that has just been restarted knows of none."""
         self._closed = threading.Event()
@@ -211,12 +212,27 @@ class Manager:
             # (it is found by its name again; or, where Ray has given it up, another takes it)
             self._actors.pop(node, None)
         if view is not None:
-            # (numbers go on after a restart of the manager)
+            # (numbers go on after a restart of the manager: mostly by the clock, else by what servers answer)
             number = max(self._view.number + 1, int(time.time() * 1000))
             self._view = View(number, view)
+        self._hear()
         if len(self._view.nodes) >= len(self._actors):
             self._seen.set()
         self._tell(now)
+
+    def _hear(self) -> None:
+        """Go on from the highest number that a server has: that of an earlier manager, on a node whose clock is
+        ahead. Until it hears a higher one, that server takes no view for a new one."""
+        ray = self._ray
+        if not self._telling:
+            return
+        ready, self._telling = ray.wait(self._telling, num_returns=len(self._telling), timeout=0)
+        highest = self._view.number
+        for one in ready:
+            with contextlib.suppress(ray.exceptions.RayError):  # (it has died, and will be told again)
+                highest = max(highest, ray.get(one))
+        if highest > self._view.number:
+            self._view = View(highest + 1, self._view.nodes)
 
     def _tell(self, now: float) -> None:
         """Tell servers of the view, as far as they do not know it: of hundreds of nodes, it is half a megabyte."""
@@ -226,7 +242,7 @@ class Manager:
             known = (server, number) == (one.incarnation, self._view.number) and now < when + _REMIND
             if one.id in self._actors and not known:
                 said = said or encode(self._view)
-                self._actors[one.id].see.remote(said)
+                self._telling.append(self._actors[one.id].see.remote(said))
                 self._told[one.id] = one.incarnation, self._view.number, now
 
     def _start(self, node: str) -> Any:

@@ -27,12 +27,14 @@ from headrace.cluster import pooled as pooled_module
 from headrace.cluster import server as server_module
 from headrace.cluster.fetching import Dataset, Fetcher
 from headrace.cluster.joining import Joined
+from headrace.cluster.keyed_tier import NodesTier
 from headrace.cluster.members import Members, answer, ask, greet
 from headrace.cluster.memory import PoolMemory
 from headrace.cluster.messages import (
     PROTOCOL,
     Ahead,
     Define,
+    GetStatus,
     Given,
     Hello,
     Helper,
@@ -40,6 +42,7 @@ from headrace.cluster.messages import (
     Open,
     Opened,
     Refused,
+    Status,
     View,
     Want,
     Watch,
@@ -762,8 +765,101 @@ def test_who_has_not_even_begun_to_speak_tls_counts_as_a_connection(
             opened.enter_context(socket.create_connection((node.host, node.port), 5.0)) for _ in range(4)
         ]
         assert silent[3].recv(1) == b"", "there is no room for it"
-    assert wait_until(lambda: servers.servers["n1"]._coming == 0)
+    assert wait_until(lambda: servers.servers["n1"]._elsewhere.coming == 0)
     greet(connect(servers), TOKEN)
+
+
+def test_jobs_of_the_node_itself_are_taken_in_however_many_others_there_are(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_MOST_CLIENTS", 2)
+    monkeypatch.setattr(server_module, "_REST", 60.0)
+    others = [connect(servers) for _ in range(2)]
+    for one in others:
+        greet(one, TOKEN)
+    with pytest.raises((OSError, EOFError)):
+        greet(connect(servers), TOKEN)
+    here = [wire.connect_unix(servers.nodes["n1"].socket, 5.0) for _ in range(3)]
+    assert [greet(one, "").node for one in here] == ["n1"] * 3
+    assert servers.servers["n1"].status().clients == 5
+    monkeypatch.setattr(server_module, "_MOST_HERE", 3)
+    with pytest.raises((OSError, EOFError)):
+        greet(wire.connect_unix(servers.nodes["n1"].socket, 5.0), "")
+    assert [ask(one, Open("x"), 5.0)[0] for one in others] == [Opened(False)] * 2
+    for one in (*others, *here):
+        one.close()
+
+
+def test_who_has_asked_nothing_for_the_longest_makes_room(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = servers.servers["n1"]
+    monkeypatch.setattr(server_module, "_MOST_CLIENTS", 3)
+    monkeypatch.setattr(server_module, "_REST", 0.0)
+    answering, release = threading.Event(), threading.Event()
+    status = server.status
+
+    def slow() -> Status:
+        answering.set()
+        assert release.wait(60)
+        return status()
+
+    monkeypatch.setattr(server, "status", slow)
+
+    def resting() -> int:
+        return sum(one is not None for one in server._elsewhere._idle.values())
+
+    busy, first, second = (connect(servers) for _ in range(3))
+    for number, one in enumerate((busy, first, second)):
+        greet(one, TOKEN)
+        assert wait_until(lambda: resting() == number + 1)  # noqa: B023
+    busy.send(encode(GetStatus()), seconds=5.0)
+    assert answering.wait(10)
+    ask(first, Open("x"), 5.0)
+    assert wait_until(lambda: resting() == 2)
+    third = connect(servers)
+    greet(third, TOKEN)
+    assert wait_until(second.ended), "it was idle for longer than the first, and the busy one was not"
+    assert not first.ended() and not busy.ended()
+    release.set()
+    assert isinstance(answer(busy, 10.0)[0], Status)
+    assert ask(first, Open("x"), 5.0)[0] == ask(third, Open("x"), 5.0)[0] == Opened(False)
+    for one in (busy, first, second, third):
+        one.close()
+
+
+@pytest.mark.parametrize("how", ["samples", "by key", "one by one"])
+def test_a_connection_that_was_ended_while_nobody_used_it_is_replaced(
+    servers: Servers, source: Source, how: str
+) -> None:
+    found = introduce(servers, source)
+    members = members_module.members_of(servers.nodes["n0"].socket)
+    tier = NodesTier(servers.nodes["n0"].socket, "", "group", 1 << 30).open()
+    keys = [bytes([number]) * 16 for number in range(40)]
+
+    def use() -> None:
+        if how == "samples":
+            read_all(found, source)
+            assert found.take_pooled().samples == SAMPLES
+        elif how == "by key":
+            assert tier.put_many([(key, [key]) for key in keys]) in (40, 0)
+            assert all(tier.has_many(keys)) and tier.get_many(keys) == keys
+        else:
+            for node in servers.nodes.values():
+                with members.lent(node) as connection:
+                    ask(connection, Open("x"), 5.0)
+
+    use()
+    used = {one for kept in members._idle.values() for one in kept}
+    use()
+    assert {one for kept in members._idle.values() for one in kept} == used, "they are used again"
+    for server in servers.servers.values():
+        server._here.shut()
+        server._elsewhere.shut()
+    assert wait_until(lambda: all(one.ended() for one in used))
+    use()
+    assert all(members.is_well(node) for node in servers.nodes.values())
+    assert not used & {one for kept in members._idle.values() for one in kept}
 
 
 def test_other_machines_have_to_speak_tls(servers: Servers) -> None:

@@ -206,6 +206,14 @@ class Wire:
         if not poll.poll(None if seconds is None else max(1, int(seconds * 1000))):
             raise TimeoutError(f"{self.name} did not answer for {seconds:g} s")
 
+    def ended(self) -> bool:
+        """Of a connection that waits for nothing: whether it is good for nothing any more, since the other end has
+        ended it, or speaks without being asked."""
+        fd = self._sock.fileno()
+        poll = select.poll()
+        poll.register(max(0, fd), select.POLLIN | select.POLLRDHUP)
+        return fd < 0 or bool(poll.poll(0))
+
     def shut(self) -> None:
         """End the connection for both sides; who waits for it wakes up. Any thread may."""
         with contextlib.suppress(OSError):

@@ -194,12 +194,16 @@ class Members:
 
     def borrow(self, node: Node) -> Wire:
         """A connection to a server, for one request; to be given back, or dropped. Raises one of ``TROUBLE``."""
-        with self._lock:
-            idle = self._idle.get(node.incarnation)
-            connection = idle.pop() if idle else None
-            if connection is not None:
+        while True:
+            with self._lock:
+                idle = self._idle.get(node.incarnation)
+                if not idle:
+                    break
+                connection = idle.pop()
                 self._lent.setdefault(node.incarnation, set()).add(connection)
+            if not connection.ended():  # (a server ends those that ask nothing where it has too many)
                 return connection
+            self.drop(node, connection)
         connection = self._connect(node)
         with self._lock:
             self._lent.setdefault(node.incarnation, set()).add(connection)

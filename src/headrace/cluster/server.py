@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.channel import wire
 from headrace.channel.wire import Wire
+from headrace.cluster.clients import Clients
 from headrace.cluster.fetching import Dataset, Fetcher, Preload
 from headrace.cluster.greeting import GREETING, refusal
 from headrace.cluster.memory import PoolMemory
@@ -65,6 +66,11 @@ _SLOW = 20.0
 _STORAGE = 8.0
 """Seconds for which a request waits for storage: who asked can read there, too."""
 _MOST_CLIENTS = 4096
+"""Connections from other nodes."""
+_MOST_HERE = 4096
+"""And from this one: others do not keep its own jobs out."""
+_REST = 10.0
+"""Seconds without a request after which a connection is ended where others come and there is no room."""
 _MOST_DATASETS = 64
 
 Log = Callable[[str], None]
@@ -84,9 +90,7 @@ class NodeServer:
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._view = View(0)
-        self._wires: set[Wire] = set()
-        self._coming = 0
-        """Connections that are not encrypted yet. They count: anybody can make them."""
+        self._here, self._elsewhere = Clients(), Clients()
         self._listeners: list[socket.socket] = []
         self._closed = False
         self._served, self._served_bytes = 0, 0
@@ -135,10 +139,11 @@ class NodeServer:
                 continue
             local = listener.family == socket.AF_UNIX
             name = "a job here" if local else f"{address[0]}:{address[1]}"
-            with self._lock:
-                full = len(self._wires) + self._coming >= _MOST_CLIENTS
-                self._coming += not full
-            if full:
+            if not (
+                self._here.may_come(_MOST_HERE, _REST)
+                if local
+                else self._elsewhere.may_come(_MOST_CLIENTS, _REST)
+            ):
                 sock.close()
                 continue
             threading.Thread(
@@ -150,21 +155,21 @@ class NodeServer:
     def _serve(
         self, sock: socket.socket, make: Callable[[socket.socket, str], Wire], name: str, local: bool
     ) -> None:
-        connection = None
+        connection, clients = None, self._here if local else self._elsewhere
         try:
             connection = make(sock, name)
         except (OSError, HeadraceError):
             sock.close()
             return
         finally:
-            with self._lock:
-                self._coming -= 1
-                if connection is not None:
-                    self._wires.add(connection)
+            clients.came(connection)
         try:
             if self._greet(connection, local):
                 while not self._closed:
-                    self._answer(connection, *connection.receive(seconds=None, body_limit=MOST_PUT))
+                    clients.rests(connection)
+                    data, body = connection.receive(seconds=None, body_limit=MOST_PUT)
+                    clients.asks(connection)
+                    self._answer(connection, data, body)
         except (OSError, EOFError):
             pass
         except (HeadraceError, msgspec.MsgspecError) as error:
@@ -174,8 +179,7 @@ class NodeServer:
         except Exception as error:  # nothing that one client does may end the server
             self._log(f"{name}: {type(error).__name__}: {error}")
         finally:
-            with self._lock:
-                self._wires.discard(connection)
+            clients.gone(connection)
             connection.close()
 
     def _greet(self, connection: Wire, local: bool) -> bool:
@@ -413,7 +417,7 @@ class NodeServer:
                 for one in self._datasets.values()
                 if one.name in held
             )
-            clients = len(self._wires)
+            clients = len(self._here) + len(self._elsewhere)
         return Status(
             self._node,
             os.getpid(),
@@ -433,13 +437,12 @@ class NodeServer:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-            wires = list(self._wires)
         for _, preload in self._preloads.values():
             preload.stop()
         for listener in self._listeners:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)
             listener.close()
-        for connection in wires:
-            connection.shut()
+        self._here.shut()
+        self._elsewhere.shut()
         self.fetcher.close()

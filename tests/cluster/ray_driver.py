@@ -23,6 +23,8 @@ import psutil
 import headrace as hr
 from headrace.cli import main as command
 from headrace.cluster import on_ray
+from headrace.cluster.ports import parse_ports
+from headrace.core.errors import HostUnavailable
 from tests.loader.helpers import wait_until
 
 NODES = 3
@@ -187,6 +189,44 @@ def ports(ray: Any, folder: str) -> dict[str, Any]:
     }
 
 
+def interrupts(ray: Any, folder: str) -> dict[str, Any]:
+    """Ctrl-C, and another's stop, while a cluster starts: servers cannot be complete, since a port is missing."""
+    first = 23_500 + os.getpid() % 5000
+    terms = on_ray.Terms("64MiB", 0, parse_ports(f"{first}-{first + 2}"))
+    out: dict[str, Any] = {}
+    host = next(one["NodeManagerAddress"] for one in ray.nodes())
+    with socket.create_server((host, first)):
+        for what in ("ctrl-c", "stop"):
+            hold = on_ray._told
+            seen: list[int] = []
+
+            def told(ray: Any, asked: Any, what: str = what, hold: Any = hold, seen: Any = seen) -> Any:
+                found = hold(ray, asked)
+                servers = [
+                    one
+                    for one in ray.util.list_named_actors(all_namespaces=True)
+                    if one["name"].startswith("headrace-node-")
+                ]
+                if servers and not seen:
+                    seen.append(len(servers))
+                    if what == "ctrl-c":
+                        raise KeyboardInterrupt
+                    on_ray.stop(ray)
+                return found
+
+            on_ray._told = told
+            try:
+                on_ray.start(ray, terms)
+            except (KeyboardInterrupt, HostUnavailable) as error:
+                out[what] = f"{type(error).__name__}: {error}"
+            finally:
+                on_ray._told = hold
+            out[f"left after {what}"] = [
+                one["name"] for one in ray.util.list_named_actors(all_namespaces=True)
+            ]
+    return out
+
+
 CLUSTER: Any = None
 
 
@@ -203,7 +243,11 @@ def main() -> None:
         CLUSTER.add_node(num_cpus=2, object_store_memory=80 << 20)
     ray.init(address=CLUSTER.address, namespace="tests", log_to_driver=False, logging_level="ERROR")
     try:
-        print(json.dumps({"jobs": jobs, "kills": kills, "ports": ports}[what](ray, folder)))
+        print(
+            json.dumps(
+                {"jobs": jobs, "kills": kills, "ports": ports, "interrupts": interrupts}[what](ray, folder)
+            )
+        )
     finally:
         ray.shutdown()
         CLUSTER.shutdown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,10 @@ import msgspec
 import pytest
 
 from headrace.cluster import on_ray
-from headrace.cluster.messages import Node, View, decode_reply
+from headrace.cluster.messages import Node, View, decode_reply, encode
 from headrace.cluster.on_ray import MANAGER, NAMESPACE, Manager, Terms
 from headrace.cluster.server import NodeServer
+from headrace.core.errors import HostUnavailable
 
 
 class Actor:
@@ -171,6 +173,84 @@ def test_servers_that_a_manager_has_left_are_ended(ray: Ray) -> None:
     ray.actors[NAMESPACE, "headrace-node-n7"] = Actor()
     assert on_ray.stop(ray), "there was something left"
     assert others.killed == named.killed == 0
+
+
+class Starting(Ray):
+    """One node; a manager that is started has a server start there, and then this happens."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        super().__init__()
+        self.happens = happens
+        self.ended: list[Actor] = []
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"NodeID": "n0", "Alive": True}]
+
+    def remote(self, _: Any) -> Any:
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: self.start()))
+
+    def start(self) -> Actor:
+        node = Node("n0", "first", "127.0.0.1", 7400, "its", 1 << 30)
+        self.actors[NAMESPACE, "headrace-node-n0"] = Actor(node)
+        made: Any = Actor()
+        made.view = SimpleNamespace(remote=lambda: self.view)
+        made.failed = SimpleNamespace(remote=lambda: dict)
+        self.actors[NAMESPACE, MANAGER] = made
+        return made
+
+    def view(self) -> bytes:
+        self.happens()
+        return encode(View(1))
+
+    def kill(self, actor: Actor, no_restart: bool = True) -> None:
+        super().kill(actor, no_restart)
+        self.ended.append(actor)
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_start_that_is_interrupted_leaves_nothing_behind() -> None:
+    made = Starting(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        on_ray.start(made, Terms("1GiB"))
+    assert not made.actors and len(made.ended) == 2
+    assert made.ended[0].closed == 1, "the manager was asked to"
+
+
+def test_a_start_that_is_interrupted_ends_nothing_of_others() -> None:
+    made = Starting(interrupt)
+    made.start()
+    with pytest.raises(KeyboardInterrupt):
+        on_ray.start(made, Terms("1GiB"))
+    assert len(made.actors) == 2 and not made.ended, "it was there before"
+
+    def another() -> None:  # (somebody stops what was started, and starts it otherwise)
+        on_ray.stop(made)
+        made.start()
+        made.ended.clear()
+        raise KeyboardInterrupt
+
+    on_ray.stop(made)
+    made.happens = another
+    with pytest.raises(KeyboardInterrupt):
+        on_ray.start(made, Terms("1GiB"))
+    assert len(made.actors) == 2 and not made.ended
+
+
+@pytest.mark.parametrize("others", ["stop it", "stop it, and ask it something", "start another"])
+def test_a_start_notices_that_its_manager_is_gone(others: str) -> None:
+    def happens() -> None:
+        on_ray.stop(made)
+        if others == "start another":
+            made.start()
+        if others == "stop it, and ask it something":
+            raise KeyError("it has died")  # (the error of Ray's that is one here)
+
+    made = Starting(happens)
+    with pytest.raises(HostUnavailable, match="was stopped while it was being started"):
+        on_ray.start(made, Terms("1GiB"))
 
 
 @pytest.mark.parametrize("prefix", ["", "ray://"])

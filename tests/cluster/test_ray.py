@@ -82,3 +82,9 @@ def test_ports_that_a_firewall_leaves_open(photos: Path, tmp_path: Path) -> None
     assert found["left"] is False, "nothing is left of what could not start"
     assert "2 of 3 nodes have a server" in found["said"] and "they are tried again" in found["said"]
     assert found["back"], "once there is a port"
+
+
+def test_a_start_that_does_not_come_to_its_end(photos: Path, tmp_path: Path) -> None:
+    found = drive("interrupts", photos, tmp_path / "run")
+    assert found["ctrl-c"].startswith("KeyboardInterrupt") and found["left after ctrl-c"] == []
+    assert "was stopped while it was being started" in found["stop"] and found["left after stop"] == []

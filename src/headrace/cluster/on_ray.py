@@ -22,6 +22,7 @@ import msgspec
 from headrace.cluster.certificates import make_certificate
 from headrace.cluster.found import socket_of, sweep
 from headrace.cluster.helper import Config, Helpers
+from headrace.cluster.members import allow_descriptors
 from headrace.cluster.membership import Membership
 from headrace.cluster.messages import Node, Status, View, decode_reply, encode
 from headrace.cluster.ports import ANY, Ports, check_room
@@ -45,6 +46,8 @@ _AGAIN = 10.0
 _START = 180.0
 """Seconds for a server to start: where many nodes read Python from one file server that takes a while."""
 
+_INTERRUPTED = 10.0
+"""Seconds for a manager that is no longer wanted to end what it has begun: it may be starting itself."""
 _REMIND = 30.0
 """Seconds after which a server is told of a view again that it should know."""
 
@@ -81,6 +84,7 @@ class NodeActor:
     def __init__(self, node: str, token: str, terms: Terms) -> None:
         ray = import_ray()
         step_forward()
+        allow_descriptors()
         helpers = usable_cpus() if terms.cpus < 0 else terms.cpus
         check_room(terms.ports, helpers)
         budget = parse_size(terms.memory, total=available_memory(), option="memory")
@@ -351,40 +355,64 @@ def _told(ray: Any, asked: Any) -> Any:
 
 def start(ray: Any, terms: Terms, seconds: float = _START) -> View:
     """Have a server on every node; the view, once all of them are there. Where not one can start, nothing is left
-    behind."""
-    new = _manager(ray) is None
-    if new:
-        _end_servers(ray)
-        ray.remote(Manager).options(
-            name=MANAGER,
-            namespace=NAMESPACE,
-            lifetime="detached",
-            get_if_exists=True,
-            max_restarts=-1,
-            max_task_retries=-1,
-            max_concurrency=8,
-            num_cpus=0,
-        ).remote(secrets.token_hex(32), terms)
+    behind; nor is where this is interrupted, of what it has begun itself."""
+    manager = _manager(ray)
+    new = manager is None
+    try:
+        if new:
+            _end_servers(ray)
+            manager = _start_manager(ray, terms)
+        return _wait(ray, manager, seconds, new=new)
+    except (KeyboardInterrupt, SystemExit):
+        # (one that was there before stays, and so does one that somebody else has started meanwhile)
+        if new and (manager is None or _manager(ray) == manager):
+            stop(ray, _INTERRUPTED)
+        raise
+
+
+def _start_manager(ray: Any, terms: Terms) -> Any:
+    made = ray.remote(Manager).options(
+        name=MANAGER,
+        namespace=NAMESPACE,
+        lifetime="detached",
+        get_if_exists=True,
+        max_restarts=-1,
+        max_task_retries=-1,
+        max_concurrency=8,
+        num_cpus=0,
+    )
+    return made.remote(secrets.token_hex(32), terms)
+
+
+def _wait(ray: Any, manager: Any, seconds: float, *, new: bool) -> View:
+    """The view, once all servers are there. ``new``: the manager was started for it."""
     deadline = time.monotonic() + seconds
     while True:
-        view = current(ray)
+        try:
+            found = decode_reply(_told(ray, manager.view.remote()))
+            failed: dict[str, str] = _told(ray, manager.failed.remote())
+        except HostUnavailable:
+            _check_there(ray, manager)
+            raise
         wanted = sum(1 for one in ray.nodes() if one["Alive"])
-        if view is not None and len(view.nodes) >= wanted:
-            return view
-        there = 0 if view is None else len(view.nodes)
-        failed = _failed(ray)
+        there = len(found.nodes) if isinstance(found, View) else 0
+        if isinstance(found, View) and there >= wanted:
+            return found
         if time.monotonic() > deadline or (failed and there + len(failed) >= wanted):
             if new and not there:
                 stop(ray)
             raise HostUnavailable(_missing(there, wanted, failed, gone=new and not there))
+        _check_there(ray, manager)
         time.sleep(0.2)
 
 
-def _failed(ray: Any) -> dict[str, str]:
-    """Why some nodes have no server."""
-    manager = _manager(ray)
-    found: dict[str, str] = {} if manager is None else _told(ray, manager.failed.remote())
-    return found
+def _check_there(ray: Any, manager: Any) -> None:
+    """Whether the manager is the cluster's still."""
+    if _manager(ray) != manager:
+        raise HostUnavailable(
+            "the cluster was stopped while it was being started (headrace cluster stop, or another start that was "
+            "interrupted); to start it after all: headrace cluster start"
+        )
 
 
 def _missing(there: int, wanted: int, failed: dict[str, str], *, gone: bool) -> str:
@@ -421,12 +449,13 @@ def statuses(ray: Any) -> list[Status] | None:
     return [one for one in found if isinstance(one, Status)]
 
 
-def stop(ray: Any) -> bool:
-    """End the cluster, or what is left of one; False: there was none."""
+def stop(ray: Any, seconds: float = _START) -> bool:
+    """End the cluster, or what is left of one; False: there was none. ``seconds``: for its manager to do so; then it
+    is ended, and the servers one by one."""
     manager = _manager(ray)
     if manager is not None:
         with contextlib.suppress(Exception):
-            ray.get(manager.stop.remote(), timeout=_START)
+            ray.get(manager.stop.remote(), timeout=seconds)
         ray.kill(manager)
     return _end_servers(ray) or manager is not None
 

@@ -313,6 +313,29 @@ def test_servers_hear_once_of_an_epoch_for_which_workers_have_to_start(
     assert sorted(one.epoch for one in said) == [0, 1, 1, 1, 2]
 
 
+def test_a_server_that_comes_in_the_middle_of_an_epoch_hears_what_is_needed_from_then_on(
+    servers: Servers, source: Source
+) -> None:
+    members = members_module.members_of(servers.nodes["n0"].socket)
+    joined = Joined(source, servers.pool(source), members)
+    joined.introduce(says=True)
+    joined.expect(seed=7, epoch=1, position=8, shuffled=True)
+    assert wait_until(lambda: servers.fetched == SAMPLES - 8)
+    servers.lose("n1")
+    servers.add("n1")
+    servers.tell()
+    fresh = servers.servers["n1"]
+    assert wait_until(lambda: source.fingerprint() in fresh._preloads), "nobody has read anything"
+    assert fresh._preloads[source.fingerprint()][0] == Ahead(source.fingerprint(), 7, 1, 8)
+    joined.close()
+    servers.add("n3")
+    view = servers.tell()
+    assert wait_until(lambda: members.view.number == view.number)
+    assert not members.watchers and not servers.servers["n3"]._datasets, "the job is over"
+    reading = [one for server in servers.servers.values() for _, one in server._preloads.values()]
+    assert len(reading) == 3 and wait_until(lambda: not any(one.reads for one in reading))
+
+
 def test_what_a_dataset_is_made_of_is_said_once(
     servers: Servers, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:

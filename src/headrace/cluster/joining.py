@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -9,14 +10,14 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from headrace.channel.wire import MESSAGE_LIMIT
 from headrace.cluster.found import find_members, ray_node
 from headrace.cluster.keyed_tier import NodesTier, use_nodes
 from headrace.cluster.lines import Assistance
 from headrace.cluster.members import TROUBLE, Members, ask
-from headrace.cluster.messages import Ahead, Node
+from headrace.cluster.messages import Ahead, Node, View
 from headrace.cluster.near import Teller
 from headrace.cluster.pooled import Pool, PooledSource, define
 from headrace.core.errors import HostRefused, OptionError
@@ -45,12 +46,21 @@ class Introduction:
     """A dataset is made known to servers: all of them list it at the same time. Who cannot is done without, and that
     is said once for each reason."""
 
-    def __init__(self, members: Members, pool: Pool, *, says: bool) -> None:
-        """``says``: whether this process is the one that warns."""
-        self._members, self._pool, self._says = members, pool, says
+    def __init__(
+        self,
+        members: Members,
+        pool: Pool,
+        *,
+        says: bool,
+        known: Callable[[Node], None] = lambda node: None,
+    ) -> None:
+        """``says``: whether this process is the one that warns; ``known``: called for a server that knows the dataset
+        only after the job has begun."""
+        self._members, self._pool, self._says, self._known = members, pool, says, known
         # (the own node first: it is waited for)
         self._left = deque(sorted(members.view.nodes, key=lambda one: one.id != members.node))
         self._open = {one.id for one in self._left}
+        self._first = {one.incarnation for one in self._left}
         self._changed = threading.Condition()
         self._why: dict[str, tuple[str, list[str]]] = {}
         """By reason: how it is put, and the nodes."""
@@ -59,8 +69,7 @@ class Introduction:
     def run(self) -> None:
         """Begin it, and wait as long as is worthwhile; the rest goes on in the background."""
         begun, own = time.monotonic(), self._members.node
-        for _ in range(min(_AT_ONCE, len(self._left))):
-            threading.Thread(target=self._work, name="headrace-join", daemon=True).start()
+        self._begin()
         with self._changed:
             self._changed.wait_for(lambda: own not in self._open)
             took = time.monotonic() - begun
@@ -69,6 +78,16 @@ class Introduction:
             why = list(self._why.values())
         for said, nodes in why:
             self._warn(said, nodes)
+
+    def add(self, nodes: Iterable[Node]) -> None:
+        """Servers have come. Nobody waits for them."""
+        with self._changed:
+            self._left.extend(nodes)
+        self._begin()
+
+    def _begin(self) -> None:
+        for _ in range(min(_AT_ONCE, len(self._left))):
+            threading.Thread(target=self._work, name="headrace-join", daemon=True).start()
 
     def _work(self) -> None:
         while True:
@@ -86,11 +105,14 @@ class Introduction:
     def _define(self, node: Node) -> None:
         try:
             define(self._members, node, self._pool)
+            if self._waited:
+                self._known(node)
         except HostRefused as error:
             self._failed(node, error.reason, error.reason)
         except TROUBLE as error:
             self._members.trouble(node)
-            self._failed(node, "", f"it does not answer: {error}")
+            if node.incarnation in self._first:  # (others come and go while a job runs)
+                self._failed(node, "", f"it does not answer: {error}")
 
     def _failed(self, node: Node, reason: str, said: str) -> None:
         name = f"{node.id[:12]} ({node.host})"
@@ -118,6 +140,23 @@ class Joined:
         self._teller = Teller(pool.dataset, members)
         self._early: Ahead | None = None
         """What was said before its epoch began."""
+        self._ahead: Ahead | None = None
+        """What was said last."""
+        self._there = {node.incarnation for node in members.view.nodes}
+        self._introduction: Introduction | None = None
+        members.watchers.append(self._see)
+
+    def introduce(self, *, says: bool) -> None:
+        """Have the servers open the dataset. ``says``: whether this process warns of those that cannot."""
+        self._introduction = Introduction(self._members, self._pool, says=says, known=self._remind)
+        self._introduction.run()
+
+    def _see(self, view: View) -> None:
+        """Servers that come later are told of the dataset, too, and of what the job is at."""
+        new = [node for node in view.nodes if node.incarnation not in self._there]
+        self._there = {node.incarnation for node in view.nodes}
+        if new and self._introduction is not None:
+            self._introduction.add(new)
 
     @property
     def nodes(self) -> int:
@@ -168,20 +207,29 @@ class Joined:
 
     def _say(self, ahead: Ahead, early: bool) -> None:
         before, self._early = self._early, ahead if early else None
+        self._ahead = ahead
         if ahead != before:
             threading.Thread(target=self._tell, args=(ahead,), name="headrace-expect", daemon=True).start()
 
     def close(self) -> None:
         """The job leaves."""
         self._teller.close()
+        with contextlib.suppress(ValueError):
+            self._members.watchers.remove(self._see)
+
+    def _remind(self, node: Node) -> None:
+        """A server hears of an epoch that has begun before it knew the dataset."""
+        if self._ahead is not None:
+            self._tell_one(node, self._ahead)
+
+    def _tell_one(self, node: Node, ahead: Ahead) -> None:
+        # (who does not hear of it reads what it is asked for, then)
+        with contextlib.suppress(*TROUBLE), self._members.lent(node) as connection:
+            ask(connection, ahead, _SOON)
 
     def _tell(self, ahead: Ahead) -> None:
         for node in self._members.view.nodes:
-            try:
-                with self._members.lent(node) as connection:
-                    ask(connection, ahead, _SOON)
-            except TROUBLE:  # (it reads what it is asked for, then)
-                continue
+            self._tell_one(node, ahead)
         if ahead.shared:
             self._teller.run()
 
@@ -216,5 +264,6 @@ def join(
     path, members = found
     rail = find_rail()
     pool = Pool(path, source.fingerprint(), definition, "" if rail is None else rail.address)
-    Introduction(members, pool, says=says).run()
-    return Joined(source, pool, members)
+    joined = Joined(source, pool, members)
+    joined.introduce(says=says)
+    return joined

@@ -11,7 +11,7 @@ import contextlib
 import os
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -108,6 +108,8 @@ class Members:
         self._absent: set[str] = set()
         """Those that did not answer. A thread of each tries to reach it again: nobody else waits for it."""
         self._closed = threading.Event()
+        self.watchers: list[Callable[[View], None]] = []
+        """Are told of every view that comes, and are not to wait for anything."""
         self.window = Window()
         """Of what is asked of servers on other nodes."""
         first = wire.connect_unix(path, GREETING)
@@ -158,6 +160,8 @@ class Members:
                     connection.close()
                 for connection in self._lent.get(incarnation, ()):
                     connection.shut()
+        for told in list(self.watchers):
+            told(view)
 
     def is_well(self, node: Node) -> bool:
         """Whether a server may be asked."""

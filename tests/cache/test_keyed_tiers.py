@@ -9,14 +9,21 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import redis
 
-from headrace.cache.disk import DiskTier
+from headrace.cache.disk import DiskTier, OpenDisk
 from headrace.cache.keyed import KeyTier
 from headrace.cache.redis_tier import RedisTier, hide_password
 from headrace.cluster.keyed_tier import NodesTier
+from headrace.engine.disk_stage import DiskStage, DiskUse
+from headrace.recipes.chain import State
+from headrace.recipes.decoded import DecodedForm
+from headrace.recipes.op import Size
+from headrace.sources.simulated import SyntheticSource
 from tests.cache.valkey import Valkey, free_port
 from tests.cluster.nodes import Servers, forget_members
 
@@ -102,6 +109,44 @@ def test_a_child_has_connections_and_files_of_its_own(make: Make) -> None:
             os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert bytes(tier.get_many([key(2)])[0] or b"") == b"two"
+    tier.close()
+
+
+def test_what_is_no_decoded_sample_of_the_recipe_is_let_go_and_another_takes_its_place(make: Make) -> None:
+    """Each of these is a valid value, and another way of decoding, or another version, may have put it there."""
+    source = SyntheticSource(6, 100, 100, None, 0.0, None, None)
+    use = DiskUse(make(BUDGET), encoded=False, decoded=1.0, decoded_key="decoded so", whole=6)
+    disk = DiskStage(use, source, DecodedForm(State("image", Size(None, None, 3))))
+    names = disk.names(np.arange(6))
+    image = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
+    wrong = [np.zeros(5), image.astype(np.float32), image[..., :2], image[:0], {"image": image}]
+    disk.keep_decoded(dict(zip(names, [*wrong, image], strict=True)))
+
+    def opened() -> dict[bytes, Any]:
+        found = zip(names, disk.find(names), strict=True)
+        return disk.open_decoded({name: one[1] for name, one in found if one is not None})
+
+    assert list(opened()) == names[5:]
+    assert [one is None for one in disk.find(names)] == [True] * 5 + [False], "they are gone"
+    disk.keep_decoded(dict.fromkeys(names, image))
+    assert all(np.array_equal(one, image) for one in opened().values()) and len(opened()) == 6
+    disk.close()
+
+
+def test_what_is_dropped_leaves_its_room_to_others(make: Make) -> None:
+    """But for the disk, which is only written on: there it goes with its segment."""
+    tier = make(BUDGET).open()
+    for turn in range(4):
+        samples = [(key(1000 * turn + number), [os.urandom(1 << 19)]) for number in range(12)]
+        keys = [one for one, _ in samples]
+        assert tier.put_many(samples) == 12
+        tier.drop_many([*keys[:10], key(77_777)])
+        tier.drop_many(keys[:10])
+        assert tier.has_many(keys) == [False] * 10 + [True] * 2
+        assert sum(one is not None for one in tier.get_many(keys)) == 2
+        if isinstance(tier, OpenDisk):
+            break
+    tier.drop_many([])
     tier.close()
 
 

@@ -15,7 +15,9 @@ import torch
 
 import headrace as hr
 from headrace.cache.disk import LEAST, DiskTier
+from headrace.engine.disk_stage import DiskStage
 from headrace.loader import disk_tier
+from headrace.planning import Staff
 from tests.loader.helpers import (
     assert_same,
     drain,
@@ -83,6 +85,31 @@ def test_every_sample_is_read_once_for_all_epochs_and_starts(
         assert stats.disk.bytes > 0 or not start
         if form == "decoded":
             assert stats.decoded == stats.fetched_samples
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_is_no_image_is_decoded_again_and_put_in_its_place(
+    tmp_path: Path, folder: Path, workers: int
+) -> None:
+    """A tier may hold whatever somebody put there, with checksums that are right."""
+    disk = hr.Disk("16MiB", tmp_path / "disk", "decoded")
+    what = images(folder)
+    with make(what, num_workers=workers, cache="1MiB", split=(0, 1, 0)) as loader:
+        wanted = drain(loader)
+    use = disk_tier.use_disk(disk_tier.read_disk(disk), what, cache={}, staff=Staff(1, 1))
+    assert use is not None
+    there = DiskStage(use, what.source)
+    names = there.names(np.arange(24))
+    others = [np.zeros(5), np.zeros((4, 4, 3)), {"image": 5}]
+    there.keep_decoded({name: others[at % 3] for at, name in enumerate(names)})
+    assert None not in there.find(names)
+    there.close()
+    for start in range(2):
+        with make(what, disk, num_workers=workers) as loader:
+            assert_same(drain(loader), wanted)
+            stats = loader.stats()
+            assert (stats.fetched_samples == 0) == (start == 1)
+            assert stats.disk is not None and (stats.disk.hits == 0) == (start == 0)
 
 
 def test_jobs_share_what_lies_there(tmp_path: Path) -> None:

@@ -6,11 +6,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
-from headrace import image
+from headrace import image, synthetic
+from headrace.cache import extents
 from headrace.recipes import Recipe, compile_recipe, deterministic
+from headrace.recipes.compile import decoded_form
+from headrace.recipes.values import pack
 from tests.recipes.helpers import MemorySource, jpeg, order, picture, png, read_only, reserve_none, rows, run
 
 SIZES = [(60, 80), (97, 41), (64, 64), (33, 120), (150, 149), (40, 40), (71, 93), (128, 90)]
@@ -115,6 +120,8 @@ def test_rows_do_not_depend_on_what_is_cached(name: str) -> None:
     assert not first.faults
     assert set(first.kept) == set(indices)
     cached = {index: read_only(value) for index, value in first.kept.items()}
+    form = decoded_form(recipe)
+    assert all(map(form.may_be, cached.values())), "it is known for what it is"
 
     def same(**options: Any) -> None:
         work = order(SOURCE, indices, **options)
@@ -278,3 +285,59 @@ def test_seconds_are_counted_by_form() -> None:
     fused = order(SOURCE, [0, 1])
     run(program, fused)
     assert fused.seconds[Form.DECODED] > 0
+
+
+def kept(value: Any) -> Any:
+    """As it comes back from a tier."""
+    pieces = extents.dump(pack(value))
+    assert pieces is not None
+    return extents.load(memoryview(b"".join(pieces)))
+
+
+USERS: list[Any] = [
+    *(b"bytes", 5, None, "text", 2.5, np.float32(3), np.zeros((2, 3)), {"a": [1, (np.zeros(3), b"")]}),
+    *(torch.zeros(3), torch.zeros(2, dtype=torch.bfloat16), {"of": torch.ones(2, dtype=torch.bool)}),
+    *(Image.new(mode, (4, 3)) for mode in ("RGB", "RGBA", "L", "I", "F")),
+]
+
+
+@pytest.mark.parametrize("value", USERS, ids=repr)
+def test_of_user_code_everything_may_be_that_can_be_kept(value: Any) -> None:
+    form = decoded_form(Recipe(SOURCE, deterministic(darker), [noisy]))
+    assert form.may_be(kept(value))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"torch": 5},
+        {"PIL:RGB": np.zeros((4, 4), np.uint8)},
+        {"PIL:P": np.zeros((4, 4), np.uint8)},
+        {"bytes": np.zeros(3)},
+        [{"numpy": np.zeros(3)}],
+        {"torch:bfloat16": np.zeros(3)},
+    ],
+    ids=repr,
+)
+def test_what_nobody_can_have_kept_is_none(value: Any) -> None:
+    assert not decoded_form(Recipe(SOURCE, deterministic(darker), [noisy])).may_be(value)
+
+
+@pytest.mark.parametrize(
+    ("chain", "value"),
+    [
+        ([], np.zeros(5)),
+        ([], np.zeros((4, 4, 1), np.uint8)),
+        ([], np.zeros((4, 4, 3), np.int8)),
+        ([image.resize((16, 16)), noisy], np.zeros((16, 17, 3), np.uint8)),
+        ([image.resize((16, 16))], np.zeros((3, 16, 16), np.uint8)),
+    ],
+)
+def test_an_image_of_another_kind_is_none(chain: list[Any], value: Any) -> None:
+    assert not decoded_form(Recipe(SOURCE, image.decode(), chain)).may_be(value)
+
+
+def test_synthetic_samples_are_known_by_their_shape() -> None:
+    form = decoded_form(Recipe(synthetic.source(5, shape=(2, 3)), synthetic.decode()))
+    assert form.may_be(np.zeros((2, 3), np.uint8))
+    assert not any(map(form.may_be, (np.zeros((3, 2), np.uint8), np.zeros((2, 3)), {"torch": np.zeros(2)})))

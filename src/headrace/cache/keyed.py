@@ -38,6 +38,10 @@ class OpenTier(Protocol):
         """Keep samples (key, and the pieces of the content), as far as there is room; returns how many were kept."""
         ...
 
+    def drop_many(self, keys: Sequence[bytes]) -> None:
+        """What lies there by these keys is not what should: it is as if it had not been put, if that can be done."""
+        ...
+
     def put_ahead(self, samples: Sequence[tuple[bytes, Sequence[Piece]]]) -> int | None:
         """Keep samples until they are released by the number that is returned. None: they are not kept."""
         ...

@@ -126,6 +126,25 @@ class OpenRedis:
             if spare:
                 self._ask(lambda pipe: pipe.decrby(_BYTES, spare))
 
+    def drop_many(self, keys: Sequence[bytes]) -> None:
+        """See ``OpenTier``."""
+        for first in range(0, len(keys), _AT_ONCE):
+            names = [_PREFIX + key for key in keys[first : first + _AT_ONCE]]
+            lengths = self._ask(lambda pipe, names=names: [pipe.strlen(name) for name in names])
+            gone = (
+                None
+                if lengths is None
+                else self._ask(lambda pipe, names=names: [pipe.delete(n) for n in names])
+            )
+            if lengths is None or gone is None:
+                return
+            # (of several who do this at a time, one has let it go)
+            freed = sum(
+                length for length, one in zip(lengths, gone, strict=True) if one == 1 and type(length) is int
+            )
+            if freed:
+                self._ask(lambda pipe, freed=freed: pipe.decrby(_BYTES, freed))
+
     def put_ahead(self, samples: Sequence[tuple[bytes, Sequence[Piece]]]) -> int | None:
         """See ``OpenTier``."""
         self.put_many(samples)

@@ -16,7 +16,20 @@ from headrace.cache.keyed import Piece
 from headrace.channel.wire import Buffer
 from headrace.cluster.asking import Make, Request, Take, ask_nodes, given, lengths_of
 from headrace.cluster.members import TROUBLE, Members, members_of
-from headrace.cluster.messages import KEY, MOST_PUT, MOST_SAMPLES, Find, Node, Put, Reply, Took, View, encode
+from headrace.cluster.messages import (
+    KEY,
+    MOST_PUT,
+    MOST_SAMPLES,
+    Drop,
+    Find,
+    Node,
+    Noted,
+    Put,
+    Reply,
+    Took,
+    View,
+    encode,
+)
 from headrace.cluster.pooled import Pool
 from headrace.core.errors import ProtocolError
 from headrace.core.forms import Form
@@ -164,6 +177,19 @@ class OpenNodes:
 
         self._ask(keys, put, take, 0.0, self._may_put)
         return kept
+
+    def drop_many(self, keys: Sequence[bytes]) -> None:
+        """See ``OpenTier``."""
+
+        def drop(rows: list[int]) -> tuple[bytes, list[Buffer]]:
+            return encode(Drop(self._tier.group, b"".join(keys[row] for row in rows))), []
+
+        def take(request: Request, reply: Reply, body: memoryview) -> int:
+            if not isinstance(reply, Noted):
+                raise ProtocolError(f"answered with {type(reply).__name__}")
+            return 0
+
+        self._ask(keys, drop, take, 0.0)
 
     def put_ahead(self, samples: Sequence[tuple[bytes, Sequence[Piece]]]) -> int | None:
         """See ``OpenTier``."""

@@ -289,6 +289,14 @@ class PoolMemory:
             found.nbytes += len(data)
             return True
 
+    def drop(self, group: str, keys: Sequence[bytes]) -> None:
+        """Let go of what is there by some keys, but for what is being read."""
+        with self._lock:
+            found = self._groups.get(group, Group())
+            for key in keys:
+                if key in found.kept and not found.kept[key].reading:
+                    self._drop(found, key)
+
     def _drop(self, group: Group, key: bytes) -> None:
         kept = group.kept.pop(key)
         group.nbytes -= kept.length

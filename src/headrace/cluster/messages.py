@@ -10,7 +10,7 @@ from typing import Annotated
 
 import msgspec
 
-PROTOCOL = 5
+PROTOCOL = 6
 """Raised with every change of these messages."""
 MOST_SAMPLES = 1 << 16
 """That one request may ask for."""
@@ -151,6 +151,13 @@ class Put(Message, frozen=True):
     lengths: bytes
 
 
+class Drop(Message, frozen=True):
+    """What was put by these keys is not what should be there. ``Noted`` is the answer, once it is gone."""
+
+    group: Name
+    keys: bytes
+
+
 class Took(Message, frozen=True):
     """How much of what was put is held now, and was not before; and whether there was room for all of it."""
 
@@ -281,7 +288,9 @@ class Status(Message, frozen=True):
     decoded_bytes: Count = 0
 
 
-Request = Hello | Watch | Open | Define | Want | Find | Put | Ahead | Came | GetStatus | Teach | Land | Grant
+Request = (
+    Hello | Watch | Open | Define | Want | Find | Put | Drop | Ahead | Came | GetStatus | Teach | Land | Grant
+)
 Reply = Welcome | Refused | View | Opened | Given | Took | Noted | Arrived | Status | Rows
 
 encode = msgspec.msgpack.Encoder().encode

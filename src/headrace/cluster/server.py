@@ -34,6 +34,7 @@ from headrace.cluster.messages import (
     Came,
     DatasetStatus,
     Define,
+    Drop,
     Find,
     GetStatus,
     Given,
@@ -209,6 +210,9 @@ class NodeServer:
                 self._find(connection, request)
             case Put():
                 self._put(connection, request, body)
+            case Drop():
+                self.memory.drop(request.group, self._keys(request.keys))
+                self._reply(connection, Noted())
             case Open():
                 found = self._datasets.get(request.dataset)
                 self._reply(connection, Opened(found is not None, found.samples if found else 0))

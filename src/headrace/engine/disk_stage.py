@@ -5,6 +5,7 @@ A sample lies there in one form. Which of the two it is follows from its key, so
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from headrace.cache import extents
 from headrace.cache.keyed import KeyTier, OpenTier
 from headrace.core.forms import Form
+from headrace.recipes.decoded import DecodedForm
 from headrace.sources.identity import identities_of
 from headrace.sources.source import Source
 
@@ -47,8 +49,9 @@ class DiskUse:
 class DiskStage:
     """The tier for the workers of one job. Threads share it."""
 
-    def __init__(self, use: DiskUse, source: Source) -> None:
-        self._use, self._source = use, source
+    def __init__(self, use: DiskUse, source: Source, form: DecodedForm | None = None) -> None:
+        """``form``: what is known of decoded samples; None: nothing."""
+        self._use, self._source, self._form = use, source, form
         self._opening = threading.Lock()
         self._opened: tuple[int, OpenTier | None] = (0, None)
         self._again, self._said = math.inf, False
@@ -143,6 +146,20 @@ class DiskStage:
         for row, content in zip(wanted, found, strict=True):
             if content is not None:
                 out[row] = form, content
+
+    def open_decoded(self, contents: Mapping[bytes, memoryview]) -> dict[bytes, Any]:
+        """Decoded samples, by their names, of what was found of them. What cannot be one (others may have put there
+        whatever they like, by mistake, too) is let go, so that the sample takes its place once it was decoded."""
+        out: dict[bytes, Any] = {}
+        for name, content in contents.items():
+            with contextlib.suppress(ValueError):
+                value = extents.load(content)
+                if self._form is None or self._form.may_be(value):
+                    out[name] = value
+        disk = self._disk() if len(out) < len(contents) else None
+        if disk is not None:
+            disk.drop_many([self._key(Form.DECODED, name) for name in contents if name not in out])
+        return out
 
     def _key(self, form: Form, name: bytes) -> bytes:
         of = b"encoded" if form == Form.ENCODED else self._use.decoded_key.encode()

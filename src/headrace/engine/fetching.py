@@ -217,14 +217,19 @@ class FetchStage:
         rows = list(names)
         # (what is only to be cached is decoded as it was planned)
         found = disk.find(list(names.values()), decoded=not order.fill)
+        decoded = {
+            name: one[1]
+            for name, one in zip(names.values(), found, strict=True)
+            if one is not None and one[0] == Form.DECODED
+        }
+        values = disk.open_decoded(decoded) if decoded else {}
         for row, one in zip(rows, found, strict=True):
             if one is None:
                 continue
             form, content = one
-            try:
-                inputs[row] = extents.load(content) if form == Form.DECODED else content
-            except ValueError:
+            if form == Form.DECODED and names[row] not in values:
                 continue
+            inputs[row] = values[names[row]] if form == Form.DECODED else content
             todo.forms[row] = int(form)
             spent.from_disk += 1
             spent.disk_bytes += len(content)

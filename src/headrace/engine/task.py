@@ -22,7 +22,7 @@ from headrace.engine.rows import RowStages
 from headrace.engine.seat import Seat
 from headrace.engine.store import Cache, LocalStore, Store
 from headrace.engine.worker import AGENT, Runner
-from headrace.recipes.compile import compile_recipe
+from headrace.recipes.compile import compile_recipe, decoded_form
 from headrace.recipes.program import Program
 from headrace.recipes.recipe import Recipe
 from headrace.sources import crowding
@@ -61,7 +61,10 @@ class RecipeTask:
         store: Store = LocalStore(self.cache) if self.store is None else self.store(arena, board)
         masks = MaskFiles(self.recipe, gate) if self.recipe.followers else None
         source = self.recipe.source
-        disk = None if self.disk is None else DiskStage(self.disk, source)
+        disk = None
+        if self.disk is not None:
+            # (what others have put there may be anything)
+            disk = DiskStage(self.disk, source, decoded_form(self.recipe) if self.disk.decoded else None)
         held = None if self.held is None else HeldSamples(arena, self.held, len(source))
         return RowStages(
             source, arena, board, store, self.layout, self.collator, masks, gate=gate, disk=disk, held=held

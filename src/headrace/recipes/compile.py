@@ -18,6 +18,7 @@ from typing import Any
 from headrace.core.layout import Field
 from headrace.recipes.calls import Call
 from headrace.recipes.chain import Builder, Chain, State
+from headrace.recipes.decoded import DecodedForm
 from headrace.recipes.decoders import CallDecoder, Decoder, ImageDecoder, NoDecoder, SyntheticDecoder
 from headrace.recipes.fields import Fields, FieldsDecoder
 from headrace.recipes.image.ops import Decode
@@ -32,24 +33,45 @@ from headrace.recipes.targets import FollowingTargets, Targets
 from headrace.recipes.views import Views, branches_of
 
 
+def decoded_form(recipe: Recipe) -> DecodedForm:
+    """What is known of the decoded samples of a recipe where these are cached."""
+    state, image, _ = _begin(recipe)
+    return DecodedForm(_lead(recipe, state, image, recipe.lead, last=_rows_are_decoded(recipe)).state)
+
+
+def _rows_are_decoded(recipe: Recipe) -> bool:
+    # (targets that follow their images need to know what all of them went through)
+    return recipe.lead == len(recipe.steps) and not recipe.followers
+
+
+def _begin(recipe: Recipe) -> tuple[State, Decode | None, tuple[int, ...] | None]:
+    """What is known of samples as the decoder gives them; the decoder, if it is one of images; the shape of those
+    that are synthetic."""
+    decode = recipe.decoder
+    if isinstance(decode, Decode):
+        return State("image", decode.size), decode, None
+    if isinstance(decode, SyntheticDecode):
+        shape = decode.shape if decode.shape is not None else getattr(recipe.source, "shape", None)
+        return State("any", known=None if shape is None else Field(shape, "uint8")), None, shape
+    return State("any"), None, None
+
+
+def _lead(recipe: Recipe, state: State, image: Decode | None, split: int, *, last: bool) -> Chain:
+    """The first so many steps."""
+    builder = Builder(state, decode=image, dct_scaling=image is None or image.reduce)
+    return builder.build([*enumerate(recipe.steps)][:split], last=last)
+
+
 def compile_recipe(recipe: Recipe, *, caches_decoded: bool) -> Program:
     """The program of a recipe, for one thread. ``caches_decoded``: whether decoded forms may be cached."""
     common, branches = branches_of(recipe.steps)
     steps = list(enumerate(recipe.steps))
     split = recipe.lead if caches_decoded else 0
-    # (targets that follow their images need to know what all of them went through)
-    rows_are_decoded = caches_decoded and split == len(steps) and not recipe.followers
+    rows_are_decoded = caches_decoded and _rows_are_decoded(recipe)
     decode = recipe.decoder
-    state = State("any")
-    image: Decode | None = None
-    shape: tuple[int, ...] | None = None
-    if isinstance(decode, Decode):
-        state, image = State("image", decode.size), decode
-    elif isinstance(decode, SyntheticDecode):
-        shape = decode.shape if decode.shape is not None else getattr(recipe.source, "shape", None)
-        state = State("any", known=None if shape is None else Field(shape, "uint8"))
+    state, image, shape = _begin(recipe)
     reduce = image is None or image.reduce
-    lead = Builder(state, decode=image, dct_scaling=reduce).build(steps[:split], last=rows_are_decoded)
+    lead = _lead(recipe, state, image, split, last=rows_are_decoded)
     trunk = Chain([], lead.state, None)
     outlets = [trunk]
     if not rows_are_decoded:

@@ -17,6 +17,16 @@ from headrace.core.layout import BFLOAT16
 from headrace.recipes.origins import module_of
 
 _TAGS = ("PIL", "torch", "bytes", "numpy")
+_PIL_ARRAYS: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {
+    "RGB": (np.dtype(np.uint8), (3,)),
+    "RGBA": (np.dtype(np.uint8), (4,)),
+    "L": (np.dtype(np.uint8), ()),
+    "I": (np.dtype(np.int32), ()),
+    "F": (np.dtype(np.float32), ()),
+}
+"""By the mode of an image, the dtype of its array and what comes after height and width."""
+_TENSORS = frozenset(map(np.dtype, ("?", "b", "B", "h", "H", "i", "I", "q", "Q", "e", "f", "d", "F", "D")))
+"""Of dtypes, those that tensors have."""
 
 
 class Unpackable(TypeError):
@@ -119,7 +129,7 @@ def pack(value: Any) -> Any:
     if isinstance(value, np.generic):
         return {"numpy": pack(np.asarray(value))}
     if is_pil(value):
-        if value.mode not in ("RGB", "L", "RGBA", "I", "F"):
+        if value.mode not in _PIL_ARRAYS:
             raise Unpackable(f"a PIL image of mode {value.mode} cannot be cached")
         return {f"PIL:{value.mode}": pil_array(value).copy()}
     if is_tensor(value):
@@ -138,6 +148,29 @@ def pack(value: Any) -> Any:
     if type(value) in (list, tuple):
         return type(value)(pack(item) for item in value)
     raise Unpackable(f"{type(value).__name__} cannot be cached")
+
+
+def is_packed(value: Any) -> bool:
+    """Whether ``pack`` can have given this."""
+    if isinstance(value, Mapping):
+        if len(value) == 1:
+            ((name, item),) = value.items()
+            tag, _, detail = name.partition(":")
+            if tag in _TAGS:
+                return isinstance(item, np.ndarray) and _may_be_tagged(tag, detail, item)
+        return all(map(is_packed, value.values()))
+    return not isinstance(value, list | tuple) or all(map(is_packed, value))
+
+
+def _may_be_tagged(tag: str, detail: str, item: NDArray[Any]) -> bool:
+    if tag == "PIL":
+        form = _PIL_ARRAYS.get(detail)
+        return form is not None and (item.dtype, item.shape[2:]) == form and item.ndim >= 2 and item.size > 0
+    if tag == "bytes":
+        return not detail and item.dtype == np.uint8 and item.ndim == 1
+    if tag == "numpy":
+        return not detail and item.ndim == 0
+    return item.dtype in _TENSORS and (not detail or (detail == BFLOAT16 and item.dtype == np.uint16))
 
 
 def unpack(value: Any) -> Any:

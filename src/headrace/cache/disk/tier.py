@@ -179,6 +179,15 @@ class OpenDisk:
             self._not_before = time.monotonic() + REST
         return kept
 
+    def drop_many(self, keys: Sequence[bytes]) -> None:
+        """What lies there by these keys is not what should: nothing leads there any more."""
+        if not keys:
+            return
+        table, rows = self._room.table, as_keys(list(keys))
+        for (low, high), found in zip(rows.tolist(), table.find(rows), strict=True):
+            for segment, offset, _ in found:
+                table.forget((low, high), segment, offset)
+
     def put_ahead(self, samples: Sequence[tuple[bytes, Sequence[Piece]]]) -> int | None:
         """Keep samples until they are released; returns what they are released by. None: they are not kept."""
         needed = sum(HEADER + sum(len(piece) for piece in pieces) for _, pieces in samples)

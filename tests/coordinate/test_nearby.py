@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from headrace.coordinate import nearby
-from headrace.coordinate.events import Neared, Ticked
+from headrace.coordinate.events import Neared, Ticked, Tidied
 from headrace.core.errors import ProtocolError
 from headrace.core.forms import Form
 from tests.coordinate.jobs import Member, World
@@ -86,6 +88,82 @@ def test_what_comes_slowly_is_not_waited_for() -> None:
         near(world, job, [sample], passed=1.0)
     job.ask()
     assert len(job.got) == 1 and set(range(5)) <= set(got(job)), "what is there comes first all the same"
+
+
+def test_nobody_waits_for_what_others_need() -> None:
+    """A job that goes on near the end of its epoch needs few of those that come, however many that are."""
+    world = World()
+    job = Member(world, np.arange(20_000), batch=8, keys=("", "", ""))
+    job.begin()
+    world.state.remaining.take(job.number, np.arange(19_900))
+    near(world, job, [])
+    for at in range(10):
+        near(world, job, list(range(100 * at, 100 * at + 100)))
+    job.ask()
+    assert len(job.got) == 1, "a thousand a second come, and five of these are of use"
+
+
+def test_a_wait_that_is_in_vain_ends_and_does_not_begin_again_at_once() -> None:
+    """There is no room for what the job needs, and others come all the time."""
+    world = World()
+    job = Member(world, np.arange(SAMPLES), batch=8, keys=("", "", ""))
+    job.begin()
+    near(world, job, [])
+    near(world, job, list(range(7)))
+    job.ask()
+    assert not job.got
+    begun, at = world.now, 7
+    while not job.got:
+        assert world.now < begun + nearby._SOON + 0.2, "it waits on"
+        # (the same come again and again, as far as anybody can tell from how many they are)
+        near(world, job, [0, 1, 2, 3, 4, 5, 6])
+    job.ask()
+    assert len(job.got) == 2, "nor does the next draw wait"
+    world.now += nearby._VAIN
+    for again in range(at, at + 7):
+        near(world, job, [again])
+    job.ask()
+    assert len(job.got) == 2, "later it is tried again"
+
+
+def test_who_waits_is_looked_at_when_there_is_news_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    first, second = two(world, keys=("", "", ""))
+    near(world, first, [])
+    first.ask()
+    looks: list[int] = []
+    find = nearby.Nearby._found
+
+    def found(*args: Any) -> int:
+        looks.append(1)
+        return find(*args)
+
+    monkeypatch.setattr(nearby.Nearby, "_found", found)
+    for _ in range(20):
+        world.tell(Ticked(1))
+    assert not looks, "nothing has happened"
+    world.now += nearby._LOOK
+    world.tell(Ticked(1))
+    world.tell(Ticked(1))
+    assert len(looks) == 1
+    near(world, first, [3, 4, 5, 6])
+    assert len(looks) == 2 and not first.got
+    second.ask()
+    assert len(looks) == 3 and not second.got
+
+
+def test_what_is_not_gone_by_any_more_takes_no_memory() -> None:
+    world = World()
+    job, _ = two(world, keys=("", "", ""))
+    near(world, job, [1, 2, 3])
+    near_by = world.commons._nearby
+    assert not near_by.has_lost(job.dataset, world.now) and near_by.has_lost("another", world.now)
+    world.now += nearby._SILENT + 0.1
+    assert near_by.has_lost(job.dataset, world.now), "whoever has told it has to do so again"
+    world.tell(Tidied())
+    assert not near_by._near
+    near_by.expect(world.state.universe.datasets[job.dataset])
+    assert near_by.has_lost(job.dataset, world.now), "there is a place for it, and nothing in it"
 
 
 def test_once_all_is_read_that_there_is_room_for_it_makes_no_difference() -> None:

@@ -91,7 +91,7 @@ class Commons:
             Gone: self._gone,
             Buried: self._buried,
             Ticked: self._ticked,
-            Tidied: lambda event: self.upkeep.look(),
+            Tidied: self._tidied,
             Emptied: lambda event: self.state.pool.set_budget(0, None),
             Filled: self._filled,
         }
@@ -114,6 +114,10 @@ class Commons:
     def progress_limit(self, member: int) -> int:
         """Bytes of what a rank can know of an epoch, at most."""
         return self._joining.progress_limit(member)
+
+    def has_lost_near(self, dataset: str, now: float) -> bool:
+        """Whether what was told of what is near has to be told again."""
+        return self._nearby.has_lost(dataset, now)
 
     def _came(self, event: Came) -> None:
         reply = self._joining.join(event.member, event.token, event.pid, event.join)
@@ -155,6 +159,10 @@ class Commons:
         self._waiting.lose_patience()
         self._drawing.go_on()
         self._budgets.look()
+
+    def _tidied(self, event: Tidied) -> None:
+        self.upkeep.look()
+        self._nearby.look()
 
     def _filled(self, event: Filled) -> None:
         ranges = self.state.pool.loose(event.resident)

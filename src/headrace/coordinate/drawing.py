@@ -180,6 +180,9 @@ class Drawing:
                     rank.asks.popleft()
                     self._state.out.append((rank.member, Over(epoch.number)))
                     continue
+                if self._outlook.still_waits(job):
+                    self._state.stalled = True
+                    return
                 view = self._outlook.view(job)
                 batches = self._stretches.batches(job, rank, epoch, view, rank.asks[0][1])
                 if batches:

@@ -104,6 +104,10 @@ class Outlook:
         free = self._state.pool.room(Form.DECODED) // decoded.expected
         return free + count(used_up & ~decoded.busy.bits.words)
 
+    def still_waits(self, job: Job) -> bool:
+        """Whether the next draw of a job waits on: nothing has happened that would be of interest to it."""
+        return job.sampling == "auto" and self._nearby.still_waits(job)
+
     def should_wait(self, job: Job, rank: Rank, view: CacheView, count: int) -> bool:
         """Whether a draw had better wait a moment, for the rank has others under way.
 

@@ -211,6 +211,67 @@ def test_another_host_is_told_all_of_it(
     gate.open()
 
 
+def test_a_host_that_has_lost_it_is_told_again_and_a_few_at_a_time(
+    host: Any, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It forgets what somebody told who said nothing for a while, as one who was stopped."""
+    monkeypatch.setattr(near_module, "_PAUSE", 0.01)
+    monkeypatch.setattr(near_module, "MOST_NEARER", 7)
+    source = make_files(tmp_path / "files", SAMPLES)
+    found = known(servers, source)
+    gate = Gate(servers, source, reads=6)
+    read_ahead(found, servers, source)
+    teller = Teller(source.fingerprint(), found)
+    thread = threading.Thread(target=teller.run)
+    nearby = host.commons._nearby
+    name = source.fingerprint()
+    sizes: list[int] = []
+    hear = nearby.hear
+
+    def heard(event: Any) -> None:
+        sizes.append(len(event.samples) // 8)
+        hear(event)
+
+    monkeypatch.setattr(nearby, "hear", heard)
+    terms_of_job = terms("token", SAMPLES)
+    terms_of_job.dataset = name
+    with closing(Caller("job", "token")) as job:
+        assert job.ask(terms_of_job) == Joined(True)
+        assert job.ask(Identities(), identities(SAMPLES).tobytes()) == Joined(False)
+        read = gate.wait()
+        thread.start()
+        for _ in range(2):
+            assert wait_until(lambda: name in nearby._near)
+            assert wait_until(lambda: nearby._near[name].bits.count() == read)
+            nearby._near.pop(name)
+        assert wait_until(lambda: name in nearby._near and nearby._near[name].count == read)
+        assert max(sizes) == 7, "others are not kept waiting by one who tells much"
+        gate.open()
+        thread.join(30)
+        assert not thread.is_alive() and not nearby._near
+
+
+def test_a_node_that_does_not_answer_is_left_out(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would cost all others a second, again and again, and the host would take who tells it for gone."""
+    source = make_files(tmp_path / "files", SAMPLES)
+    found = known(servers, source)
+    asked: list[str] = []
+
+    def ask_some(connection: Any, request: Any, seconds: float) -> Any:
+        asked.append(connection.name)
+        if connection.name == asked[0]:
+            raise TimeoutError("it says nothing")
+        return Arrived(0, b"", True), None
+
+    monkeypatch.setattr(near_module, "ask", ask_some)
+    round_ = near_module._Round(source.fingerprint(), found, threading.Event())
+    for _ in range(3):
+        assert round_._look() == (True, True)
+    assert len(asked) == 4, "one of the two is asked on"
+
+
 # -- what comes of it -----------------------------------------------------------------------------------------
 
 

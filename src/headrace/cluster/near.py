@@ -13,8 +13,8 @@ import time
 from headrace.channel.asking import ask_plainly, greet
 from headrace.channel.channel import Channel
 from headrace.cluster.members import TROUBLE, Members, ask
-from headrace.cluster.messages import Arrived, Came, Node
-from headrace.coordinate.protocol import PROTOCOL, Hello, Nearer, Noted
+from headrace.cluster.messages import MOST_CAME, Arrived, Came, Node
+from headrace.coordinate.protocol import MOST_NEARER, PROTOCOL, Hello, Nearer, Noted
 from headrace.core.errors import HostUnavailable, ProtocolError
 from headrace.host import runtime
 
@@ -27,6 +27,8 @@ _ANSWER = 1.0
 """Seconds for a node to answer."""
 _PATIENCE = 5.0
 """Seconds for the host to."""
+_LEFT = 30.0
+"""Seconds for which a node is not asked that has not answered: all others wait for it."""
 _UNKNOWN = 60.0
 """Seconds for which a host may know nothing of the dataset: the job that uses it has not come, or never will."""
 
@@ -60,14 +62,18 @@ class _Round:
         self._dataset, self._members, self._over = dataset, members, over
         self._counts: dict[str, int] = {}
         """By server: how many samples it had taken in when it was last asked."""
+        self._left: dict[str, float] = {}
+        """By server: until when it is not asked."""
         self._untold: list[bytes] = []
+        self._told = 0
+        """Samples of which the host was told."""
         self._channel: Channel | None = None
 
     def run(self) -> None:
         known = time.monotonic()
         try:
             while not self._over.is_set():
-                more = self._look()
+                more, all_of_it = self._look()
                 told = self._tell(more)
                 if told:
                     known = time.monotonic()
@@ -75,27 +81,32 @@ class _Round:
                         return
                 elif time.monotonic() - known > _UNKNOWN:
                     return
+                if told and not all_of_it:
+                    continue
                 nodes = len(self._members.view.nodes)
                 self._over.wait(max(_PAUSE, _PER_NODE * nodes) if told else _SOON)
         finally:
             if self._channel is not None:
                 self._channel.close()
 
-    def _look(self) -> bool:
-        """Ask all nodes; whether any of them takes more in."""
-        more = False
+    def _look(self) -> tuple[bool, bool]:
+        """Ask all nodes; whether any of them takes more in, and whether they have told all that has come."""
+        more, all_of_it = False, True
         for node in self._members.view.nodes:
             if self._over.is_set():
                 break
-            if not self._members.is_well(node):
+            if not self._members.is_well(node) or self._left.get(node.incarnation, 0.0) > time.monotonic():
                 continue
             try:
-                more |= self._ask(node)
+                arrived = self._ask(node)
             except TROUBLE:  # (whoever reads by way of it finds out what is wrong)
+                self._left[node.incarnation] = time.monotonic() + _LEFT
                 continue
-        return more
+            more |= arrived.more
+            all_of_it &= len(arrived.samples) < 8 * MOST_CAME
+        return more, all_of_it
 
-    def _ask(self, node: Node) -> bool:
+    def _ask(self, node: Node) -> Arrived:
         with self._members.lent(node) as connection:
             reply, _ = ask(connection, Came(self._dataset, self._counts.get(node.incarnation, 0)), _ANSWER)
             if not isinstance(reply, Arrived) or len(reply.samples) % 8:
@@ -103,28 +114,47 @@ class _Round:
         self._counts[node.incarnation] = reply.count
         if reply.samples:
             self._untold.append(reply.samples)
-        return reply.more
+        return reply
 
     def _tell(self, more: bool) -> bool:
         """Tell the host; whether that was of use."""
+        samples = b"".join(self._untold)
+        self._untold = [samples]
+        at = 0
+        while True:
+            part = samples[at : at + 8 * MOST_NEARER]
+            rest = at + len(part) < len(samples)
+            noted = self._say(Nearer(self._dataset, part, more or rest, self._told))
+            if noted is None or noted.lost:
+                # Another host, or one that has forgotten it, has to be told all of it.
+                self._counts.clear()
+                self._untold.clear()
+                self._told = 0
+                return False
+            if not noted.known:
+                self._untold = [samples[at:]]
+                return False
+            at += len(part)
+            self._told += len(part) // 8
+            if not rest:
+                self._untold.clear()
+                return True
+
+    def _say(self, nearer: Nearer) -> Noted | None:
+        """Tell the host something; None: it cannot be told."""
         try:
             if self._channel is None:
                 channel = runtime.connect(_PATIENCE)
                 if channel is None:
-                    return False
+                    return None
                 self._channel = channel
                 greet(channel, Hello(PROTOCOL, "near", os.getpid()), _PATIENCE)
-            told = Nearer(self._dataset, b"".join(self._untold), more)
-            reply = ask_plainly(self._channel, told, _PATIENCE)
+            reply = ask_plainly(self._channel, nearer, _PATIENCE)
+            if not isinstance(reply, Noted):
+                raise ProtocolError(f"the host answered with {type(reply).__name__}")
+            return reply
         except (OSError, HostUnavailable, ProtocolError):
-            # Another host has to be told all of it.
             if self._channel is not None:
                 self._channel.close()
             self._channel = None
-            self._counts.clear()
-            self._untold.clear()
-            return False
-        known = isinstance(reply, Noted) and reply.known
-        if known:
-            self._untold.clear()
-        return known
+            return None

@@ -15,7 +15,7 @@ import msgspec
 from headrace.coordinate.messages import Order
 from headrace.planning import Spent
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Raised whenever a message changes its meaning."""
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=1 << 48)]
@@ -30,6 +30,8 @@ MOST_ASKS = 64
 """Draws that a rank may have asked for and not got."""
 MOST_OPEN = 1 << 16
 """Draws that a rank may have been given and not be done with."""
+MOST_NEARER = 1 << 16
+"""Samples of which the host is told at a time that they are near: others wait no longer than a draw takes."""
 MOST_TOGETHER = 64
 """Batches that one draw may be of."""
 
@@ -221,16 +223,20 @@ class Nearer(msgspec.Struct, tag="nearer", array_like=True):
     """The memory of a cluster holds these samples of a dataset, too. ``Noted`` is the answer."""
 
     dataset: Key
-    samples: Rows
+    samples: Annotated[bytes, msgspec.Meta(max_length=8 * MOST_NEARER)]
     """Indices, int64."""
     more: bool
     """Whether others are being read into it; without, it is of no interest any more what it holds."""
+    before: Count = 0
+    """So many were told before."""
 
 
 class Noted(msgspec.Struct, tag="noted", array_like=True):
     """It was heard; whether it was of use: where the dataset is not known, it has to be said again."""
 
     known: bool
+    lost: bool = False
+    """It was not, and what was told before is lost, too: all of it has to be said again."""
 
 
 class Ping(msgspec.Struct, tag="ping", array_like=True):

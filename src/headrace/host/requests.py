@@ -104,10 +104,7 @@ class Requests:
         elif connection.role == "device":
             self.devices.handle(connection, request, attached)
         elif connection.role == "near" and isinstance(request, Nearer):
-            known = request.dataset in self._commons.state.universe.datasets
-            if known:
-                self.tell(Neared(request.dataset, request.samples, request.more))
-            self._switchboard.reply(connection, Noted(known))
+            self._nearer(connection, request)
         elif connection.role == "control" and isinstance(request, GetStatus):
             status = describe(
                 self._commons.state, self.members.workers, self.devices.describe(), self._started
@@ -181,6 +178,18 @@ class Requests:
                 self.tell(WasIdle(connection.member), connection)
         else:
             raise ProtocolError(f"{type(request).__name__} from a worker")
+
+    def _nearer(self, connection: Connection, nearer: Nearer) -> None:
+        known = nearer.dataset in self._commons.state.universe.datasets
+        lost = (
+            known
+            and nearer.more
+            and nearer.before > 0
+            and self._commons.has_lost_near(nearer.dataset, time.monotonic())
+        )
+        if known and not lost:
+            self.tell(Neared(nearer.dataset, nearer.samples, nearer.more))
+        self._switchboard.reply(connection, Noted(known and not lost, lost))
 
     # -- the commons -------------------------------------------------------------------------------------------
 

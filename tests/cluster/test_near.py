@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -104,6 +105,11 @@ def test_memory_tells_what_came_since_and_that_it_is_full(monkeypatch: pytest.Mo
         assert memory.keep("one", 7, bytes(3000))
         assert memory.came("one", count, 99)[:2] == (count + 1, np.array([7]).tobytes())
         assert memory.came("one", 0, 99)[:2] == (count + 1, np.array([7]).tobytes())
+        # It was forgotten, and is there anew.
+        assert {memory.forget(), memory.forget()} == {"one", "two"}
+        memory.open("one", 40)
+        assert memory.keep("one", 9, bytes(3000))
+        assert memory.came("one", count, 99)[:2] == (1, np.array([9]).tobytes())
     finally:
         memory.close()
 
@@ -313,3 +319,34 @@ def test_a_job_begins_with_what_has_been_read_and_misses_nothing(
         assert sorted(first + rest) == list(range(PHOTOS))
         assert sorted(target for batch in loader for target in batch[1].tolist()) == list(range(PHOTOS))
     assert servers.fetched == PHOTOS
+
+
+@pytest.mark.parametrize("ends", ["closed", "collected"])
+def test_nobody_tells_of_a_loader_that_is_gone(
+    place: Path, servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """While nodes still read: it might be hours until they have all."""
+    path = servers.nodes["n0"].socket
+    monkeypatch.setattr(joining, "ray_node", lambda: "n0")
+    monkeypatch.setattr(joining, "find_members", lambda **_: (path, members.members_of(path)))
+    (tmp_path / "photos").mkdir()
+    write_photos(tmp_path / "photos", PHOTOS)
+    data = recipe(tmp_path / "photos")
+    known(servers, data.source)
+    gate = Gate(servers, data.source, reads=2 + 7)
+
+    def tellers() -> list[threading.Thread]:
+        return [one for one in threading.enumerate() if one.name == "headrace-expect"]
+
+    loader = hr.DataLoader(data, batch_size=2, shuffle=True, num_workers=1, share="ray", cache="1MiB", seed=0)
+    iterator = iter(loader)
+    gate.wait()
+    next(iterator)
+    assert tellers()
+    if ends == "closed":
+        loader.close()
+    del loader, iterator
+    gc.collect()
+    assert wait_until(lambda: not tellers())
+    gate.open()
+    assert wait_until(lambda: servers.fetched == PHOTOS)

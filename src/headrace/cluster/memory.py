@@ -188,7 +188,9 @@ class PoolMemory:
         room for more."""
         with self._lock:
             held = self._held[dataset]
-            first = max(0, since - held.before)
+            first = since - held.before
+            if not 0 <= first <= len(held.came):  # (it was let go since then, or forgotten)
+                first = 0
             some = held.came[first : first + most]
             return held.before + first + len(some), some.tobytes(), not (held.full or held.let_go)
 

@@ -250,8 +250,8 @@ def test_a_helper_decodes_again_what_is_damaged(servers: Servers, photos: Path, 
     assert asked.encoded == damaged
 
 
-def test_a_helper_outlives_samples_that_cannot_be(servers: Servers, photos: Path) -> None:
-    """Nothing is damaged there, but this is no image. Whoever granted room makes the rows itself."""
+def test_a_helper_decodes_again_what_is_no_image(servers: Servers, photos: Path, asked: Asked) -> None:
+    """Nothing is damaged there; something else has put it there. What is right takes its place."""
     teach = told(photos)
     helper = Lent(servers, teach)
     helper.make(1)
@@ -260,10 +260,12 @@ def test_a_helper_outlives_samples_that_cannot_be(servers: Servers, photos: Path
         for group in server.memory._groups.values():
             for kept in group.kept.values():
                 server.memory._view[kept.start : kept.start + len(strange)] = strange
-    with pytest.raises((OSError, EOFError)):
-        helper.make(2)
-    assert helper.process.poll() is None
-    helper.connect()
+    asked.encoded.clear()
+    assert helper.make(2, rows=2) == made_at_home(photos, 2, rows=2)
+    assert len(asked.encoded) == PHOTOS == held(servers)
+    asked.encoded.clear()
+    assert helper.make(3) == made_at_home(photos, 3)
+    assert not asked.encoded
 
 
 def lengths(count: int, each: int) -> bytes:

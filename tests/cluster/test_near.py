@@ -215,6 +215,7 @@ def test_another_host_is_told_all_of_it(
     thread.join(30)
     assert not thread.is_alive()
     gate.open()
+    assert wait_until(lambda: servers.fetched == SAMPLES)
 
 
 def test_a_host_that_has_lost_it_is_told_again_and_a_few_at_a_time(

@@ -301,7 +301,9 @@ USERS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("value", USERS, ids=repr)
+@pytest.mark.parametrize(
+    "value", USERS, ids=lambda one: one.mode if isinstance(one, Image.Image) else repr(one)
+)
 def test_of_user_code_everything_may_be_that_can_be_kept(value: Any) -> None:
     form = decoded_form(Recipe(SOURCE, deterministic(darker), [noisy]))
     assert form.may_be(kept(value))

@@ -38,8 +38,6 @@ RANK_CPUS = 0.3
 """CPUs of a rank whose node has none left: for its loop, and for taking rows in."""
 _PATIENCE, _PATIENCE_QUICK = 600.0, 100.0
 """Seconds after which jobs that are not done are given up."""
-_RAY_DATA = 240.0
-"""And those of Ray Data, of which several at a time were seen to wait for each other's resources without end."""
 CONTENDERS = ("torch", "ray", "tf", "alone", "uniform", "headrace")
 """``headrace``: jobs get what nodes have read, as they do by default; ``uniform``: in an order of their own each."""
 Run = dict[str, Any]
@@ -75,7 +73,8 @@ class ClusterBench:
         storage = ray = None
         try:
             storage = Storage(lan.storage, REPOSITORY / ".data" / "cluster-storage", folder.resolve())
-            ray = RayNodes(lan)
+            # (as Ray counts: two CPUs of a node for the tasks of a job of Ray Data, and one for what else Ray does)
+            ray = RayNodes(lan, cpus=3)
             self.nbytes = sum(path.stat().st_size for path in folder.rglob("*.jpg"))
             for number in range(self.rounds):
                 for name in self.contenders:
@@ -176,7 +175,7 @@ class ClusterBench:
                         preexec_fn=(lambda: enter(cgroup)) if cgroup else None,
                     )
                 )
-            patience = _PATIENCE_QUICK if self.quick else _RAY_DATA if name == "ray" else _PATIENCE
+            patience = _PATIENCE_QUICK if self.quick else _PATIENCE
             out, until = [], time.monotonic() + patience
             for process in processes:
                 try:

@@ -105,13 +105,28 @@ def torch_obstore(workers: int) -> Iterator[Any]:
 
 
 def ray_data(_: int) -> Iterator[Any]:
-    """Ray Data: objects read and prepared by tasks, wherever Ray puts them; shuffled by files."""
+    """Ray Data: objects read and prepared by tasks on the node of the job; shuffled by files."""
     import pyarrow.fs
     import ray
     from benchmarks.bucket.contenders.work import prepare
 
-    ray.init(address=os.environ["RAY_ADDRESS"], log_to_driver=False, logging_level="ERROR")
-    ray.data.DataContext.get_current().enable_progress_bars = False
+    # (told where it is, as all nodes have one /tmp, and a driver finds the first of them there)
+    own = os.environ["RAY_NODE_ADDRESS"]
+    ray.init(
+        address=os.environ["RAY_ADDRESS"], _node_ip_address=own, log_to_driver=False, logging_level="ERROR"
+    )
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    # Each job has CPUs and an object store of its own node: with all of them for all jobs, as by default, some were
+    # seen to wait for the others' without end.
+    resources = next(one["Resources"] for one in ray.nodes() if one["NodeManagerAddress"] == own)
+    store = int(0.9 * resources["object_store_memory"])
+    group = ray.util.placement_group(
+        [{"CPU": resources["CPU"] - 1, "object_store_memory": store, f"node:{own}": 0.001}]
+    )
+    ray.get(group.ready())
+    strategy = ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(group)
+    context.scheduling_strategy = context.scheduling_strategy_large_args = strategy
     files = pyarrow.fs.S3FileSystem(
         endpoint_override=os.environ["AWS_ENDPOINT_URL"].removeprefix("http://"), scheme="http"
     )

@@ -101,6 +101,7 @@ class RayNodes:
         runtime.mkdir(mode=0o700, exist_ok=True)
         return {
             **self._base(),
+            "RAY_NODE_ADDRESS": address(node),
             "HEADRACE_RUNTIME_DIR": str(runtime),
             "XDG_CACHE_HOME": str(self._place / f"c{node}"),
         }

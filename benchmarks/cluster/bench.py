@@ -40,6 +40,8 @@ _PATIENCE, _PATIENCE_QUICK = 600.0, 100.0
 """Seconds after which jobs that are not done are given up."""
 CONTENDERS = ("torch", "ray", "tf", "alone", "uniform", "headrace")
 """``headrace``: jobs get what nodes have read, as they do by default; ``uniform``: in an order of their own each."""
+OTHERS = ("torch", "ray", "tf")
+_UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 Run = dict[str, Any]
 
 
@@ -280,6 +282,11 @@ class ClusterBench:
         finally:
             incast.close()
 
+    def allows(self) -> float:
+        """Images/s over all ranks that storage's cable allows if each image passes it once."""
+        rate = float(self.storage_rate[:-4]) * _UNITS[self.storage_rate[-4:]] / 8
+        return NODES * rate * self.photos / self.nbytes
+
     # -- what came of it --------------------------------------------------------------------------------------
 
     def report(self) -> None:
@@ -313,17 +320,15 @@ class ClusterBench:
     def targets(self) -> list[Target]:
         """What headrace promises, round by round."""
         mine = self.found.get("headrace", [])
-        others = [self.found[name] for name in ("torch", "ray", "tf") if name in self.found]
 
-        def ratios(what: str) -> list[float]:
+        def ratios(what: str, others: Sequence[str]) -> list[float]:
             # (whoever failed in a round counts with its last one)
-            best = [
-                max(runs[min(at, len(runs) - 1)][what] for runs in others)
-                for at in range(len(mine))
-                if others
-            ]
+            runs = [self.found[name] for name in others if name in self.found]
+            best = [max(one[min(at, len(one) - 1)][what] for one in runs) for at in range(len(mine)) if runs]
             return [run[what] / rate for run, rate in zip(mine, best, strict=False)]
 
+        firsts = [run["first"] for name in OTHERS for run in self.found.get(name, [])]
+        allows = self.allows() / max(firsts) if firsts else 0.0
         return [
             target(
                 "storage read by the cluster in three epochs, over the dataset",
@@ -331,11 +336,15 @@ class ClusterBench:
             ),
             target(
                 "first epoch, images/s over the best of the others",
-                ratios("first"), ">=", 2,
+                ratios("first", OTHERS), ">=", 2, f"storage's cable allows {allows:.2f}" if firsts else "",
             ),
             target(
-                "later epochs, the same",
-                ratios("later"), ">=", 2,
+                "first epoch, over the best of those that prepare for each job",
+                ratios("first", ("torch", "ray")), ">=", 2,
+            ),
+            target(
+                "later epochs, over the best of the others",
+                ratios("later", OTHERS), ">=", 2,
             ),
             target(
                 "large photos, later epochs: decoded in the nodes' memory, over encoded",

@@ -206,6 +206,36 @@ def test_ctrl_c_can_be_caught_and_loading_goes_on(tmp_path):
     assert (status, out.split(), errors) == (0, ["3", "True"], "")
 
 
+def test_ctrl_c_in_the_middle_of_a_fork_is_not_lost(tmp_path):
+    """What is raised in what Python calls before and after a fork is printed, and forgotten."""
+    job = Job(
+        """
+        import os, signal, threading, time
+        import headrace as hr
+
+        def interrupt():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.1)
+
+        over = threading.Event()
+        threading.Thread(target=over.wait).start()  # (takes the signal, where this thread has it blocked)
+        source = hr.synthetic.source(64, shape=(4,), classes=64)
+        loader = hr.DataLoader(hr.Recipe(source, decode=hr.synthetic.decode()), batch_size=16, num_workers=2, seed=1)
+        os.register_at_fork(before=interrupt)
+        caught = 0
+        try:
+            list(loader)
+        except KeyboardInterrupt:
+            caught += 1
+        print(caught, flush=True)
+        loader.close()
+        over.set()
+        """,
+        tmp_path,
+    )
+    assert job.finish() == (0, "1\n", "")
+
+
 @pytest.mark.parametrize("way", ["return", "raise", "os._exit"])
 def test_an_end_without_close(tmp_path, way):
     endings = {

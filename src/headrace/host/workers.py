@@ -18,7 +18,7 @@ from headrace.channel import unix
 from headrace.channel.channel import REPLY_LIMIT, Channel, send_within
 from headrace.coordinate.messages import Command, Event, Stop, decode_event, encoder
 from headrace.core.errors import ProtocolError, WorkerDied
-from headrace.core.interrupts import impatient
+from headrace.core.interrupts import held, impatient
 from headrace.engine.board import Board
 from headrace.engine.link import Link
 from headrace.engine.worker import Portable, Task, worker_main
@@ -130,7 +130,8 @@ class Workers:
             daemon=True,
         )
         try:
-            with _interrupts_blocked(self._context):
+            # (another thread may take a signal that is blocked here, and what is raised while a process forks is lost)
+            with held(), _interrupts_blocked(self._context):
                 process.start()
         except BaseException as error:
             ours.close()

@@ -39,7 +39,7 @@ def headrace(
     # (the cache of one machine would hide what the cluster does: it is made too small for anything)
     options: dict[str, Any] = {"cache": 0} if share is False else {"cache": "1MiB", "sampling": sampling}
     if tier:
-        options["tier"] = tier
+        options["tier"] = False if tier == "none" else tier
     loader = hr.DataLoader(
         recipe, batch_size=batch, shuffle=True, num_workers=workers, share=share, **options
     )
@@ -158,7 +158,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--name", default="0")
     parser.add_argument("--large", action="store_true", help="the photos are large")
-    parser.add_argument("--tier", default="", help="for headrace")
+    parser.add_argument("--tier", default="", help="for headrace; none: no decoded samples on nodes")
     parser.add_argument("--batch", type=int, default=BATCH, help="images of a batch, for headrace")
     options = parser.parse_args()
     loaders = {

@@ -123,3 +123,13 @@ def write_photos(folder: Path, count: int) -> None:
     for number in range(count):
         pixels = np.kron(drawn.integers(0, 255, (24, 32, 3), np.uint8), np.ones((8, 8, 1), np.uint8))
         (folder / f"{number:03d}.jpg").write_bytes(simplejpeg.encode_jpeg(pixels))
+
+
+def write_large_photos(folder: Path, count: int) -> None:
+    """JPEG images that take long to decode, in two classes."""
+    drawn = np.random.default_rng(0)
+    for number in range(count):
+        pixels = np.kron(drawn.integers(0, 255, (30, 40, 3), np.uint8), np.ones((40, 40, 1), np.uint8))
+        into = folder / f"c{number % 2}"
+        into.mkdir(parents=True, exist_ok=True)
+        (into / f"{number:03d}.jpg").write_bytes(simplejpeg.encode_jpeg(pixels))

@@ -16,8 +16,8 @@ from headrace.cluster import joining, members
 from headrace.cluster.members import ask, greet
 from headrace.cluster.messages import MOST_PUT, Find, Given, Message, Put, Refused, Took, decode_reply, encode
 from headrace.core.errors import HostRefused, OptionError
-from headrace.planning import peers
-from tests.cluster.nodes import TOKEN, Servers, forget_members, write_photos
+from headrace.planning import moving, peers
+from tests.cluster.nodes import TOKEN, Servers, forget_members, write_large_photos, write_photos
 from tests.loader import pictures
 
 PHOTOS = 64
@@ -158,6 +158,71 @@ def test_without_a_cluster_it_is_said_what_to_write(photos: Path) -> None:
         next(iter(loader))
     with pytest.raises(OptionError, match="or 'cluster'"):
         hr.DataLoader(recipe(photos), tier="clusters")
+
+
+# -- where nobody has said anything of it ----------------------------------------------------------------------------
+
+LITTLE: dict[str, Any] = {"cache": "512KiB", "split": (0, 1, 0)}
+
+
+def decoded(servers: Servers) -> int:
+    return sum(server.status().decoded for server in servers.servers.values())
+
+
+def test_it_is_done_where_it_is_measured_to_pay(
+    servers: Servers, photos: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "_BYTE", 1e-15)  # (photos of tests are quickly decoded)
+    with hr.DataLoader(recipe(photos), **{**OPTIONS, "num_workers": 0}, **LITTLE) as loader:
+        same(epochs(loader), wanted)
+        stats = loader.stats()
+    assert decoded(servers) > PHOTOS // 2
+    assert stats.disk is not None and stats.disk.hits > PHOTOS // 2, stats
+    assert servers.fetched == PHOTOS
+
+
+def test_it_is_not_done_where_it_does_not(
+    servers: Servers, photos: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "_BYTE", 1.0)
+    with hr.DataLoader(recipe(photos), **{**OPTIONS, "num_workers": 0}, **LITTLE) as loader:
+        same(epochs(loader), wanted)
+        stats = loader.stats()
+    assert 0 < decoded(servers) <= OPTIONS["batch_size"], "those from which it is known how large they are"
+    assert stats.disk is None and "tier" not in str(stats)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {**LITTLE, "tier": False},
+        {},  # (images are prepared in another way then, which is faster)
+    ],
+)
+def test_it_is_not_done_where_it_may_not_be(
+    servers: Servers, photos: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(moving, "_BYTE", 1e-15)
+    with hr.DataLoader(recipe(photos), **{**OPTIONS, "num_workers": 0}, **options) as loader:
+        epochs(loader)
+    assert decoded(servers) == 0
+
+
+def test_workers_find_out_by_themselves(servers: Servers, tmp_path: Path) -> None:
+    """Photos that take a hundred times as long to decode as to move."""
+    write_large_photos(tmp_path / "large", 48)
+    made = hr.Recipe(
+        source=hr.folder(tmp_path / "large"),
+        decode=hr.image.decode(reduce=False),
+        augment=[hr.image.resize(40), hr.image.random_crop(32)],
+    )
+    with hr.DataLoader(made, **OPTIONS, cache="64MiB", split=(0, 1, 0), share=False) as loader:
+        right = epochs(loader, 4)
+    with hr.DataLoader(made, **OPTIONS, **{**LITTLE, "cache": "16KiB"}) as loader:
+        same(epochs(loader, 4), right)
+        stats = loader.stats()
+    assert stats.disk is not None and stats.disk.hits > 0, stats
+    assert servers.fetched == 48
 
 
 # -- what nobody of ours would say -----------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ from headrace.core.forms import Form
 from headrace.engine.board import Board
 from headrace.engine.task import RecipeTask
 from headrace.loader.disk_tier import DiskOption, use_disk
-from headrace.planning import Staff, peers
+from headrace.planning import Staff, moving, peers
 from headrace.recipes.compile import compile_recipe
 from headrace.sources.identity import identities_of
 from tests.cluster.nodes import TOKEN, Servers, forget_members, write_photos
@@ -92,13 +92,14 @@ def recipe(folder: Path) -> hr.Recipe:
     )
 
 
-def told(folder: Path, *, tier: bool = True) -> Teach:
-    """What the agent of a job tells a helper. Without ``tier`` the job has a cache of its own for decoded samples."""
+def told(folder: Path, *, tier: bool = True, measured: bool = False) -> Teach:
+    """What the agent of a job tells a helper. Without ``tier`` the job has a cache of its own for decoded samples.
+    ``measured``: nodes hold them where that pays."""
     made = recipe(folder)
     joined = joining.join(made.source, must=True, find_rail=lambda: None)
     assert joined is not None
     option = DiskOption("cluster", 0, "decoded", remote=True) if tier else None
-    use = use_disk(option, made, cache={}, staff=Staff(1, 1), pool=joined)
+    use = use_disk(option, made, cache={}, staff=Staff(1, 1), pool=joined, nodes=measured)
     assistance = joined.assistance(made, decoded=True, tier=use, workers=1)
     layout = compile_recipe(made, caches_decoded=True).layout
     assert isinstance(assistance, Assistance) and layout is not None
@@ -216,6 +217,28 @@ def test_workers_of_jobs_find_what_a_helper_has_decoded(servers: Servers, photos
         stats = loader.stats()
     assert stats.disk is not None and stats.disk.hits + stats.pool.helped >= PHOTOS
     assert not asked.encoded
+
+
+def test_a_helper_finds_out_by_itself_where_it_pays(
+    servers: Servers, photos: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teach = told(photos, tier=False, measured=True)
+    assert len({one.recipe for one in (teach, told(photos), told(photos, tier=False))}) == 3
+
+    def make(known: Known, epoch: int) -> None:
+        for grant, right in zip(granted(teach, epoch, 8), made_at_home(photos, epoch), strict=True):
+            rows, faults, _ = known.make(grant)
+            assert b"".join(field.tobytes() for field in rows) == right and not faults
+
+    monkeypatch.setattr(moving, "_BYTE", 1.0)  # (nothing is worth moving)
+    known = Known(teach, servers.nodes["n1"].socket, ())
+    make(known, 1)
+    assert held(servers) == 8 and not asked.finds, "those from which it is known how large they are"
+    monkeypatch.setattr(moving, "_BYTE", 1e-15)
+    make(known, 2)
+    asked.encoded.clear()
+    make(known, 3)
+    assert held(servers) == PHOTOS and not asked.encoded
 
 
 # -- what is not there, or not whole ---------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from headrace.cluster.found import find_members, ray_node
 from headrace.cluster.keyed_tier import NodesTier, use_nodes
 from headrace.cluster.lines import Assistance
 from headrace.cluster.members import TROUBLE, Members, ask
-from headrace.cluster.messages import Ahead, Node, View
+from headrace.cluster.messages import MEASURED, NO, YES, Ahead, Held, Node, View
 from headrace.cluster.near import Teller
 from headrace.cluster.pooled import Pool, PooledSource, define
 from headrace.core.errors import HostRefused, OptionError
@@ -169,9 +169,11 @@ class Joined:
         view, own = self._members.view, self._members.node
         return min(MOST_LINES, sum(len(node.helpers) for node in view.nodes if node.id != own))
 
-    def use_nodes(self, recipe: Recipe) -> DiskUse:
-        """The memory of all nodes as a tier for decoded samples. Raises OptionError where these cannot be shared."""
-        return use_nodes(recipe, self._pool, sum(node.memory for node in self._members.view.nodes))
+    def use_nodes(self, recipe: Recipe, *, measured: bool) -> DiskUse:
+        """The memory of all nodes as a tier for decoded samples. ``measured``: only where that pays. Raises
+        OptionError where these cannot be shared."""
+        memory = sum(node.memory for node in self._members.view.nodes)
+        return use_nodes(recipe, self._pool, memory, measured=measured)
 
     def assistance(
         self, recipe: Recipe, *, decoded: bool, tier: DiskUse | None, workers: int
@@ -188,8 +190,10 @@ class Joined:
             key = recipe.share_key(Form.AUGMENTED)
         except OptionError:
             return None
-        nodes = tier is not None and isinstance(tier.tier, NodesTier)
-        state = b"tier" if nodes else b"decoded" if decoded else b""
+        nodes: Held = NO
+        if tier is not None and isinstance(tier.tier, NodesTier):
+            nodes = MEASURED if tier.measured else YES
+        state = nodes.encode() or (b"decoded" if decoded else b"")
         of = [self._pool.dataset.encode(), definition, key.encode(), state]
         number = hashlib.blake2b(b"\0".join(of), digest_size=16).hexdigest()
         rank = f"{self._members.node}/{os.getpid()}"

@@ -73,13 +73,14 @@ class NodesTier:
         return OpenNodes(self)
 
 
-def use_nodes(recipe: Recipe, pool: Pool, memory: int) -> DiskUse:
+def use_nodes(recipe: Recipe, pool: Pool, memory: int, *, measured: bool) -> DiskUse:
     """How those who prepare rows of a recipe have decoded samples held by nodes: workers of its jobs, and helpers.
-    (Encoded ones are there anyway.) ``memory``: of all nodes. Raises OptionError for a recipe whose decoded samples
-    cannot be told from another's."""
+    (Encoded ones are there anyway.) ``memory``: of all nodes. ``measured``: only where that pays. Raises OptionError
+    for a recipe whose decoded samples cannot be told from another's."""
     key = recipe.share_key(Form.DECODED)
     tier = NodesTier(pool.path, pool.rail, key, memory)
-    return DiskUse(tier, encoded=False, decoded=1.0, decoded_key=key, whole=len(recipe.source))
+    whole = len(recipe.source)
+    return DiskUse(tier, encoded=False, decoded=1.0, decoded_key=key, whole=whole, measured=measured)
 
 
 class OpenNodes:

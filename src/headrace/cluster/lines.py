@@ -23,6 +23,7 @@ from headrace.cluster.greeting import GREETING
 from headrace.cluster.members import TROUBLE, Members, ask, greet, members_of
 from headrace.cluster.messages import (
     Grant,
+    Held,
     Helper,
     Node,
     Opened,
@@ -76,7 +77,7 @@ class Assistance(NamedTuple):
     key: str
     """A digest of all that makes rows, code of the user's included."""
     decoded: bool
-    tier: bool
+    tier: Held
     """Whether decoded samples are held by nodes."""
     workers: int
     """Processes of the rank's own."""

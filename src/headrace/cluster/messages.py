@@ -6,11 +6,11 @@ says ``Watch`` asks nothing more, and is told of every ``View`` from then on.
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final, Literal
 
 import msgspec
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Raised with every change of these messages."""
 MOST_SAMPLES = 1 << 16
 """That one request may ask for."""
@@ -21,6 +21,12 @@ KEY = 16
 """Bytes of a key."""
 MOST_PUT = 128 << 20
 """Bytes that are put by key at a time."""
+
+Held = Literal["", "tier", "measured"]
+"""Whether nodes hold decoded samples for a job: not, always, or where it is measured to pay."""
+NO: Final = ""
+YES: Final = "tier"
+MEASURED: Final = "measured"
 
 Name = Annotated[str, msgspec.Meta(max_length=256)]
 Text = Annotated[str, msgspec.Meta(max_length=4096)]
@@ -210,7 +216,7 @@ class Teach(Message, frozen=True):
     decoded: bool
     fields: bytes
     key: Name
-    tier: bool = False
+    tier: Held = NO
 
 
 class Land(Message, frozen=True):

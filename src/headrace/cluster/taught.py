@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.cache.arena import Arena
 from headrace.cluster.keyed_tier import use_nodes
-from headrace.cluster.messages import Grant, Teach
+from headrace.cluster.messages import MEASURED, Grant, Teach
 from headrace.cluster.pooled import Pool, PooledSource
 from headrace.coordinate.messages import Order
 from headrace.core.errors import OptionError
@@ -52,9 +52,9 @@ class Known:
                 "this node has other code, or another headrace, than the job: rows would differ"
             )
         # (how much nodes may hold is of interest to those who plan)
-        tier = use_nodes(recipe, pool, 0) if teach.tier else None
+        tier = use_nodes(recipe, pool, 0, measured=teach.tier == MEASURED) if teach.tier else None
         # What is held there was decoded as it is for a cache. So has to be what is given there, whatever was said.
-        self._task = RecipeTask(recipe, None, None, teach.decoded or teach.tier, disk=tier)
+        self._task = RecipeTask(recipe, None, None, teach.decoded or tier is not None, disk=tier)
         self.samples = len(source)
         self.layout = self._find_layout()
         self._task = replace(self._task, layout=self.layout)

@@ -22,11 +22,15 @@ from numpy.typing import NDArray
 from headrace.cache import extents
 from headrace.cache.keyed import KeyTier, OpenTier
 from headrace.core.forms import Form
+from headrace.planning import Spent
+from headrace.planning.moving import Moving
 from headrace.recipes.decoded import DecodedForm
 from headrace.sources.identity import identities_of
 from headrace.sources.source import Source
 
 Found = tuple[Form, memoryview]
+_ENDLESS = 1e15
+"""Bytes of what cannot be kept at all."""
 _AGAIN = 60.0
 """Seconds after which a tier is tried again whose lock another process kept."""
 
@@ -44,13 +48,17 @@ class DiskUse:
     """Tells what was decoded in this way from all else."""
     whole: int
     """Samples of the dataset."""
+    measured: bool = False
+    """Whether decoded samples are kept there only where that is measured to pay: see ``planning/moving.py``."""
 
 
 class DiskStage:
     """The tier for the workers of one job. Threads share it."""
 
-    def __init__(self, use: DiskUse, source: Source, form: DecodedForm | None = None) -> None:
-        """``form``: what is known of decoded samples; None: nothing."""
+    def __init__(
+        self, use: DiskUse, source: Source, form: DecodedForm | None = None, *, ahead: bool = False
+    ) -> None:
+        """``form``: what is known of decoded samples; None: nothing. ``ahead``: other threads prepare meanwhile."""
         self._use, self._source, self._form = use, source, form
         self._opening = threading.Lock()
         self._opened: tuple[int, OpenTier | None] = (0, None)
@@ -58,6 +66,8 @@ class DiskStage:
         self._below = int(use.decoded * (1 << 32))
         self._seen, self._bytes = 0, 0
         self._here = threading.local()
+        self._moving, self._measuring = Moving() if use.measured else None, threading.Lock()
+        self._ahead = ahead
 
     @property
     def copies(self) -> bool:
@@ -103,7 +113,9 @@ class DiskStage:
         """Find what this thread will look for next, order by order: all at once, a tier elsewhere is asked once.
         Returns the places of those that are not there."""
         self._here.ahead = None
+        begun = time.perf_counter()
         found = self.find(names)
+        self._here.took = time.perf_counter() - begun
         self._here.ahead = dict(zip(names, found, strict=True))
         return [at for at, one in enumerate(found) if one is None]
 
@@ -127,7 +139,7 @@ class DiskStage:
         disk = self._disk()
         if disk is None:
             return out
-        if decoded and self._use.decoded:
+        if decoded and self._use.decoded and self._pays():
             self._look(disk, Form.DECODED, names, range(len(names)), out)
         if self._use.encoded:
             self._look(disk, Form.ENCODED, names, [at for at, one in enumerate(out) if one is None], out)
@@ -168,8 +180,36 @@ class DiskStage:
     @property
     def has_room(self) -> bool:
         """Whether it is worth while to make something for it."""
+        if not self._pays(tries=True):
+            return False
         disk = self._disk()
         return disk is not None and disk.has_room
+
+    def _pays(self, *, tries: bool = False) -> bool:
+        """Whether decoded samples are moved. ``tries``: also to see how large they are."""
+        moving = self._moving
+        if moving is None:
+            return True
+        with self._measuring:
+            return (tries and moving.needs_size()) or moving.pays(time.monotonic())
+
+    def saw(self, spent: Spent) -> None:
+        """What an order took."""
+        moving, prepared = self._moving, spent.prepared
+        if moving is None or not prepared:
+            return
+        wall = spent.decode + spent.augment
+        waited = spent.wait_fetch
+        if not self._ahead:
+            waited, self._here.took = spent.disk + getattr(self._here, "took", 0.0), 0.0
+        with self._measuring:
+            moving.fetched(int(spent.fetched), spent.fetched_bytes)
+            if spent.decoded:
+                cpu = spent.decode * min(1.0, spent.cpu / wall) if wall else 0.0
+                seconds = spent.decode + spent.augment * min(1.0, spent.decoded / prepared)
+                moving.decoded(int(spent.decoded), cpu, seconds)
+            elif spent.from_disk == prepared:
+                moving.found(int(prepared), spent.augment + waited, time.monotonic())
 
     def is_decoded(self, name: bytes) -> bool:
         """Whether a sample is to be kept in its decoded form."""
@@ -239,4 +279,8 @@ class DiskStage:
             pieces = extents.dump(value)
             if pieces is not None:
                 samples.append((self._key(Form.DECODED, name), pieces))
+        if self._moving is not None:
+            nbytes = sum(memoryview(piece).nbytes for _, pieces in samples for piece in pieces)
+            with self._measuring:
+                self._moving.sized(len(values), nbytes + _ENDLESS * (len(values) - len(samples)))
         disk.put_many(samples)

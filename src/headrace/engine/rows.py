@@ -91,6 +91,8 @@ class RowStages:
         done = self._preparing.prepare(fetched, program, probe)
         rows = int(np.count_nonzero(fetched.ways >= DECODE))
         self._fetching.prepared(rows, done.spent.decode + done.spent.augment)
+        if self._disk is not None:
+            self._disk.saw(done.spent)
         return done
 
 

@@ -64,7 +64,8 @@ class RecipeTask:
         disk = None
         if self.disk is not None:
             # (what others have put there may be anything)
-            disk = DiskStage(self.disk, source, decoded_form(self.recipe) if self.disk.decoded else None)
+            form = decoded_form(self.recipe) if self.disk.decoded else None
+            disk = DiskStage(self.disk, source, form, ahead=gate is not None)
         held = None if self.held is None else HeldSamples(arena, self.held, len(source))
         return RowStages(
             source, arena, board, store, self.layout, self.collator, masks, gate=gate, disk=disk, held=held

@@ -42,7 +42,8 @@ class DataLoader(torch_data.DataLoader[T_co]):
     - ``disk``: room for samples on a local disk, below the cache: bytes, ``"200GiB"``, a share of the file system, or
       a ``headrace.Disk``. It outlasts the job, and all jobs of this user and machine share it (docs/disk.md).
     - ``tier``: the same in a Redis or Valkey server, for many machines: its URL, or a ``headrace.Redis``.
-      ``"cluster"``: decoded samples in the memory of the nodes of ``share="ray"``.
+      ``"cluster"``: decoded samples in the memory of the nodes of ``share="ray"``; None: there, where it is measured
+      to pay; False: not there.
     - ``split``: how the cache is divided, ``(encoded, decoded, augmented)``; by default as measurements suggest.
     - ``seed``: makes order and augmentations reproducible; with it, an epoch is a pure function of
       (seed, epoch).
@@ -92,7 +93,7 @@ class DataLoader(torch_data.DataLoader[T_co]):
         snapshot_every_n_steps: int | None = None,
         cache: int | float | str | None = None,
         disk: Disk | int | float | str | None = None,
-        tier: Redis | str | None = None,
+        tier: Redis | str | bool | None = None,
         split: Sequence[float] | str | None = None,
         seed: int | None = None,
         rank: int | None = None,

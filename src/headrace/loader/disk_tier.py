@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -132,16 +133,18 @@ def use_disk(
     cache: Mapping[Form, int],
     staff: Staff,
     pool: Joined | None = None,
+    nodes: bool = False,
 ) -> DiskUse | None:
     """How a recipe's session uses its tier; None where there is nothing that it could keep.
 
     ``cache``: the budgets of the cache in memory. A job that keeps decoded samples there may have some on disk, too,
     if that promises more. One that does not prepares its images in another way, faster and not bit by bit the same.
     What it gets is to depend on nothing but its options, so it is not for us to choose then. ``pool``: the memory of
-    a cluster, if there is one.
+    a cluster, if there is one. ``nodes``: whether, without another tier, decoded samples may be held there where that
+    pays: images are prepared as for a cache anyway.
     """
     if option is None:
-        return None
+        return _use_nodes_if(recipe, pool) if nodes and pool is not None else None
     if option.path == CLUSTER:
         return _use_nodes(recipe, pool)
     key = ""
@@ -173,9 +176,16 @@ def _use_nodes(recipe: Recipe, pool: Joined | None) -> DiskUse:
             'none: write share="ray" (docs/cluster.md)'
         )
     try:
-        return pool.use_nodes(recipe)
+        return pool.use_nodes(recipe, measured=False)
     except OptionError as error:
         raise OptionError(f"tier={CLUSTER!r}: {error}") from error
+
+
+def _use_nodes_if(recipe: Recipe, pool: Joined) -> DiskUse | None:
+    """The same, for as long as it is measured to pay."""
+    with contextlib.suppress(OptionError):
+        return pool.use_nodes(recipe, measured=True)
+    return None
 
 
 def _choose(option: DiskOption, recipe: Recipe, cache: Mapping[Form, int], staff: Staff) -> float:

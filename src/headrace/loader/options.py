@@ -46,6 +46,8 @@ class Options:
     """As the user gave it."""
     disk: DiskOption | None = None
     """The tier below the cache: a folder, or a server."""
+    nodes: bool = True
+    """Whether nodes of a cluster may hold decoded samples, without another tier, where that pays."""
     device: str | None = None
     """Where batches are to be, as the user said it; None: the CPU."""
     gpu_decode: bool | float = False
@@ -106,6 +108,9 @@ def read_options(
             "cache= needs a recipe: what a dataset's __getitem__ returns may be random, so it cannot be kept. "
             f"Describe the data as a headrace.Recipe to cache it (docs/recipes.md).{here}"
         )
+    nodes = tier is None
+    if tier is False:
+        tier = None
     if disk is not None and tier is not None:
         raise OptionError("disk= and tier= are both tiers below the cache; give one of them")
     if not described and tier is not None:
@@ -198,6 +203,7 @@ def read_options(
         given,
         asked,
         read_disk(disk) if tier is None else read_tier(tier),
+        nodes,
         read_device(device),
         gpu_decode,
         gpu_cache,

@@ -77,7 +77,14 @@ class RecipeSession(Hosted):
         self.pool = pool
         budgets = spec.options.budgets
         self._staffing = Staffing(recipe, self.collator, spec.work)
-        self.disk = use_disk(spec.options.disk, recipe, cache=budgets, staff=self._staffing.now, pool=pool)
+        self.disk = use_disk(
+            spec.options.disk,
+            recipe,
+            cache=budgets,
+            staff=self._staffing.now,
+            pool=pool,
+            nodes=spec.options.nodes and (budgets[Form.DECODED] > 0 or sharing is not None),
+        )
         on_disk = self.disk is not None and self.disk.decoded > 0
         # (another job may have cached decoded samples that this one gets)
         self.caches_decoded = budgets[Form.DECODED] > 0 or sharing is not None or on_disk

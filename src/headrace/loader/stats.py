@@ -289,7 +289,7 @@ def _of_host(host: Host, mine: dict[str, Any], disk: DiskUse | None, pool: Joine
         takeovers=host.shared.takeovers if host.shared is not None else 0,
         cache=cache,
         disk=None
-        if disk is None
+        if disk is None or (disk.measured and not spent.from_disk)
         else DiskStats(disk.tier.path, disk.tier.budget, int(spent.from_disk), int(spent.disk_bytes)),
         pool=None if pool is None else _of_pool(pool, spent),
         misses=directory.hits[Form.NONE],

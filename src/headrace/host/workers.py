@@ -130,7 +130,7 @@ class Workers:
             daemon=True,
         )
         try:
-            # (another thread may take a signal that is blocked here, and what is raised while a process forks is lost)
+            # (another thread may take a signal that is blocked here; what is raised while a process forks is lost)
             with held(), _interrupts_blocked(self._context):
                 process.start()
         except BaseException as error:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.cluster import joining, members
+from headrace.cluster import fetching, joining, members
 from headrace.cluster import near as near_module
 from headrace.cluster.members import Members, ask, members_of
 from headrace.cluster.memory import PoolMemory
@@ -83,6 +83,31 @@ def test_a_server_says_what_has_come_and_whether_more_does(servers: Servers, tmp
     assert samples(rest) == samples(all_of_it)[-5:] and rest.count == held
     with pytest.raises(HostRefused, match="not known here"), found.lent(servers.nodes["n0"]) as connection:
         ask(connection, Came("another", 0), 5.0)
+
+
+@pytest.mark.parametrize(("shared", "reads"), [(True, fetching._READS), (False, fetching._READS_AHEAD)])
+def test_what_jobs_are_given_as_it_comes_is_read_by_as_many_as_what_they_ask_for(
+    servers: Servers, tmp_path: Path, shared: bool, reads: int
+) -> None:
+    """They wait for it, and ask for nothing else meanwhile: where each read takes long, few of them would be all."""
+    source = make_files(tmp_path / "files", 600)
+    found = known(servers, source)
+    dataset = servers.servers["n0"]._datasets[source.fingerprint()]
+    read, over = dataset.source.read_many, threading.Event()
+    inside: list[int] = []
+
+    def held_up(indices: Any) -> Any:
+        if len(indices) > 1:  # (the first one shows how large samples are)
+            inside.append(len(indices))
+            over.wait(60)
+        return read(indices)
+
+    dataset.source.read_many = held_up  # type: ignore[method-assign]
+    with found.lent(servers.nodes["n0"]) as connection:
+        ask(connection, Ahead(source.fingerprint(), 0, 0, shared=shared), 5.0)
+    assert wait_until(lambda: len(inside) == reads)
+    over.set()
+    assert wait_until(lambda: not came(found, servers, "n0", source).more)
 
 
 def test_memory_tells_what_came_since_and_that_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:

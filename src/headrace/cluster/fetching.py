@@ -17,11 +17,12 @@ from headrace.sources.source import Source
 _READS = 32
 """Threads that read what somebody waits for."""
 _READS_AHEAD = 4
-"""And that read before anybody does."""
+"""And that read before anybody does. (What jobs are given as soon as it is there is read by as many as what they ask
+for: while they wait for it, they ask for nothing else.)"""
 _PART = 4
 """Samples that one of them reads at a time."""
 _PIECE = 32
-"""Samples that are looked at together, ahead of need."""
+"""Samples that are looked at together, ahead of need; or as many as keep all who read busy."""
 _PATIENCE = 60.0
 """Seconds for storage to give them."""
 _SLACK = 64
@@ -60,15 +61,23 @@ class Fetcher:
         self._memory = memory
         self._threads = ThreadPoolExecutor(_READS, "headrace-node-read")
         self._ahead = ThreadPoolExecutor(_READS_AHEAD, "headrace-node-ahead")
+        self._shared = ThreadPoolExecutor(_READS, "headrace-node-shared")
         self._counting = threading.Lock()
         self.fetched, self.fetched_bytes = 0, 0
 
     def fetch(
-        self, dataset: Dataset, samples: Sequence[int], seconds: float, *, ahead: bool = False
+        self,
+        dataset: Dataset,
+        samples: Sequence[int],
+        seconds: float,
+        *,
+        ahead: bool = False,
+        shared: bool = False,
     ) -> Blobs:
-        """Samples that are not held; those are missing that storage does not give, or not in time."""
+        """Samples that are not held; those are missing that storage does not give, or not in time. ``ahead``: nobody
+        has asked for them; ``shared``: and yet jobs wait for them, as for any others."""
         deadline = time.monotonic() + seconds
-        threads = self._ahead if ahead else self._threads
+        threads = self._threads if not ahead else self._shared if shared else self._ahead
         futures: set[Future[Blobs]] = set()
         with dataset.lock:
             # (whether it is ahead of need and whether it is on its way are one question: between the two answers
@@ -135,6 +144,7 @@ class Fetcher:
         """Read no more."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._ahead.shutdown(wait=False, cancel_futures=True)
+        self._shared.shutdown(wait=False, cancel_futures=True)
 
 
 def front_of(asked: NDArray[np.bool_]) -> int:
@@ -164,9 +174,12 @@ class Preload:
         memory: PoolMemory,
         dataset: Dataset,
         order: Callable[[], NDArray[np.int64]],
+        *,
+        shared: bool = False,
     ) -> None:
-        """``order``: the samples that are this node's, by when they are used."""
+        """``order``: the samples that are this node's, by when they are used. ``shared``: jobs wait for them."""
         self._fetcher, self._memory, self._dataset, self._order = fetcher, memory, dataset, order
+        self._shared = shared
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="headrace-preload", daemon=True)
         self._thread.start()
@@ -190,12 +203,13 @@ class Preload:
 
     def _run(self) -> None:
         name, order, at = self._dataset.name, self._order(), 0
+        most = _PART * _READS if self._shared else _PIECE
         count = nbytes = 0
         look = seen = 0.0
         while at < len(order) and not self._stopped.is_set():
             # No more is read than there is room for: what nobody finds would be read again.
             size = -(-nbytes // count) if count else 0
-            room = min(_PIECE, self._memory.room_for(name, max(1, size)))
+            room = min(most, self._memory.room_for(name, max(1, size)))
             room = room if size else min(room, 1)
             if not room:
                 begun, last = time.monotonic(), self._memory.used_at(name)
@@ -211,5 +225,7 @@ class Preload:
             piece = self._memory.missing(name, piece)
             if not len(piece):
                 continue
-            found = self._fetcher.fetch(self._dataset, piece.tolist(), _PATIENCE, ahead=True)
+            found = self._fetcher.fetch(
+                self._dataset, piece.tolist(), _PATIENCE, ahead=True, shared=self._shared
+            )
             count, nbytes = count + len(found), nbytes + sum(map(len, found.values()))

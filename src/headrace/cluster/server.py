@@ -373,7 +373,8 @@ class NodeServer:
                 mine: NDArray[np.bool_] = placement.nodes_of(samples) == placement.place_of(self._node)
                 return samples[mine]
 
-            self._preloads[dataset.name] = ahead, Preload(self.fetcher, self.memory, dataset, order)
+            preload = Preload(self.fetcher, self.memory, dataset, order, shared=ahead.shared)
+            self._preloads[dataset.name] = ahead, preload
 
     def _came(self, connection: Wire, request: Came) -> None:
         dataset = self._dataset(request.dataset)

@@ -21,7 +21,6 @@ from headrace.cluster.messages import Ahead, Arrived, Came
 from headrace.cluster.near import Teller
 from headrace.cluster.pooled import define
 from headrace.coordinate.protocol import Identities, Joined
-from headrace.core.errors import HostRefused
 from headrace.planning import peers
 from headrace.sources.source import Source
 from tests.cluster.nodes import Servers, forget_members, make_files, write_photos
@@ -81,8 +80,30 @@ def test_a_server_says_what_has_come_and_whether_more_does(servers: Servers, tmp
     assert all_of_it.count == held == len(set(samples(all_of_it))) > 30
     rest = came(found, servers, "n0", source, since=held - 5)
     assert samples(rest) == samples(all_of_it)[-5:] and rest.count == held
-    with pytest.raises(HostRefused, match="not known here"), found.lent(servers.nodes["n0"]) as connection:
-        ask(connection, Came("another", 0), 5.0)
+
+
+def test_a_server_that_does_not_know_a_dataset_is_asked_on_at_no_cost(
+    servers: Servers, tmp_path: Path
+) -> None:
+    """It may not be able to list it, and others read for hours: a connection and a line of its log each time would be
+    tens of thousands."""
+    source = make_files(tmp_path / "files", SAMPLES)
+    found = members_of(servers.nodes["n0"].socket)
+    define(found, servers.nodes["n0"], servers.pool(source))
+    round_ = near_module._Round(source.fingerprint(), found, threading.Event())
+    assert round_._look() == (False, True)
+    with found.lent(servers.nodes["n1"]) as before:
+        pass
+    for _ in range(3):
+        assert round_._look() == (False, True)
+    with found.lent(servers.nodes["n1"]) as after:
+        pass
+    assert after is before and not servers.log
+    # It has heard of the dataset meanwhile.
+    define(found, servers.nodes["n1"], servers.pool(source))
+    servers.servers["n1"].memory.keep(source.fingerprint(), 3, bytes(10))
+    round_._look()
+    assert round_._untold == [np.array([3]).tobytes()]
 
 
 @pytest.mark.parametrize(("shared", "reads"), [(True, fetching._READS), (False, fetching._READS_AHEAD)])

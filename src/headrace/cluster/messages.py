@@ -192,7 +192,7 @@ class Came(Message, frozen=True):
 
 class Arrived(Message, frozen=True):
     """So many by now, and these (int64) since then. ``more``: others are being read, ahead of need, and there is room
-    for them."""
+    for them. (Of a dataset that is not known, nothing has come.)"""
 
     count: Count
     samples: bytes

@@ -15,7 +15,7 @@ from headrace.channel.channel import Channel
 from headrace.cluster.members import TROUBLE, Members, ask
 from headrace.cluster.messages import MOST_CAME, Arrived, Came, Node
 from headrace.coordinate.protocol import MOST_NEARER, PROTOCOL, Hello, Nearer, Noted
-from headrace.core.errors import HostRefused, HostUnavailable, ProtocolError
+from headrace.core.errors import HostUnavailable, ProtocolError
 from headrace.host import runtime
 
 _PAUSE, _PER_NODE = 0.1, 0.005
@@ -99,8 +99,6 @@ class _Round:
                 continue
             try:
                 arrived = self._ask(node)
-            except HostRefused:  # (it has forgotten the dataset, or has yet to hear of it)
-                continue
             except TROUBLE:  # (whoever reads by way of it finds out what is wrong)
                 self._left[node.incarnation] = time.monotonic() + _LEFT
                 continue

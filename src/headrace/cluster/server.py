@@ -377,7 +377,10 @@ class NodeServer:
             self._preloads[dataset.name] = ahead, preload
 
     def _came(self, connection: Wire, request: Came) -> None:
-        dataset = self._dataset(request.dataset)
+        dataset = self._datasets.get(request.dataset)
+        if dataset is None:  # (no reason to end the connection: it is asked again several times a second)
+            self._reply(connection, Arrived(0, b"", False))
+            return
         with self._lock:
             _, preload = self._preloads.get(dataset.name, (None, None))
         # (asked before what has come is looked at: whoever hears that no more comes has heard of all)

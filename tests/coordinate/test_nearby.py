@@ -106,24 +106,39 @@ def test_nobody_waits_for_what_others_need() -> None:
 def test_a_wait_that_is_in_vain_ends_and_does_not_begin_again_at_once() -> None:
     """There is no room for what the job needs, and others come all the time."""
     world = World()
-    job = Member(world, np.arange(SAMPLES), batch=8, keys=("", "", ""))
+    job = Member(world, np.arange(100_000), batch=8, keys=("", "", ""))
     job.begin()
+    world.state.remaining.take(job.number, np.arange(1000, 100_000))
+    others = iter(np.arange(1000, 100_000).reshape(-1, 3000).tolist())
     near(world, job, [])
-    near(world, job, list(range(7)))
+    near(world, job, [*range(7), *next(others)])
     job.ask()
     assert not job.got
-    begun, at = world.now, 7
+    begun = world.now
     while not job.got:
         assert world.now < begun + nearby._SOON + 0.2, "it waits on"
-        # (the same come again and again, as far as anybody can tell from how many they are)
-        near(world, job, [0, 1, 2, 3, 4, 5, 6])
+        near(world, job, next(others))
     job.ask()
     assert len(job.got) == 2, "nor does the next draw wait"
     world.now += nearby._VAIN
-    for again in range(at, at + 7):
-        near(world, job, [again])
+    for _ in range(7):
+        near(world, job, next(others))
     job.ask()
     assert len(job.got) == 2, "later it is tried again"
+
+
+def test_what_several_jobs_tell_comes_once() -> None:
+    """Each job of a machine tells its host the same."""
+    world = World()
+    jobs = [Member(world, np.arange(SAMPLES), batch=32, keys=("", "", "")) for _ in range(4)]
+    for job in jobs:
+        job.begin()
+    near(world, jobs[0], [])
+    for at in range(8):
+        for job in jobs:
+            near(world, job, [2 * at, 2 * at + 1], passed=0.025)
+    jobs[0].ask()
+    assert len(jobs[0].got) == 1, "ten more come in half a second, and not forty"
 
 
 def test_who_waits_is_looked_at_when_there_is_news_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,10 +88,12 @@ class Nearby:
             near = self._near[dataset.key] = Near(dataset, Bits.empty(self._state.universe.size), now, now)
             near.count = near.bits.add(ids)
         else:
-            near.count += near.bits.add(ids)
+            # (each job on this machine tells of the same ones)
+            new = near.bits.add(ids)
+            near.count += new
             passed = max(now - near.heard, 1e-3)
             weight = passed / min(_LATELY, max(now - near.since, passed))
-            near.rate += min(1.0, weight) * (len(ids) / passed - near.rate)
+            near.rate += min(1.0, weight) * (new / passed - near.rate)
             near.heard = now
 
     def has_lost(self, name: str, now: float) -> bool:

@@ -325,6 +325,26 @@ def test_a_node_that_does_not_answer_is_left_out(
     assert len(asked) == 4, "one of the two is asked on"
 
 
+def test_a_loader_that_is_closed_in_the_middle_of_a_round_says_nothing(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not asked all nodes. That no more comes would be news to other jobs."""
+    source = make_files(tmp_path / "files", SAMPLES)
+    found = known(servers, source)
+    said: list[object] = []
+    over = threading.Event()
+    round_ = near_module._Round(source.fingerprint(), found, over)
+
+    def ask_one(node: Any) -> Any:
+        over.set()
+        return Arrived(0, b"", False)
+
+    monkeypatch.setattr(round_, "_ask", ask_one)
+    monkeypatch.setattr(round_, "_say", said.append)
+    round_.run()
+    assert not said
+
+
 # -- what comes of it -----------------------------------------------------------------------------------------
 
 

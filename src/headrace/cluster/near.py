@@ -74,6 +74,8 @@ class _Round:
         try:
             while not self._over.is_set():
                 more, all_of_it = self._look()
+                if self._over.is_set():
+                    return  # (not all were asked: other jobs may go on by what comes)
                 told = self._tell(more)
                 if told:
                     known = time.monotonic()

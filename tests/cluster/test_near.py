@@ -325,6 +325,36 @@ def test_a_node_that_does_not_answer_is_left_out(
     assert len(asked) == 4, "one of the two is asked on"
 
 
+def test_one_answer_that_does_not_come_is_not_the_end_of_it(
+    servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that reads goes on reading while it has no time to say so. It may be the only one that does."""
+    source = make_files(tmp_path / "files", SAMPLES)
+    found = known(servers, source)
+    silent: set[str] = set()
+    reads = servers.nodes["n0"]
+
+    def ask_some(connection: Any, request: Any, seconds: float) -> Any:
+        if silent:
+            raise TimeoutError("it says nothing")
+        return Arrived(0, b"", connection.name == names[0]), None
+
+    with found.lent(reads) as connection:
+        names = [connection.name]
+    monkeypatch.setattr(near_module, "ask", ask_some)
+    round_ = near_module._Round(source.fingerprint(), found, threading.Event())
+    assert round_._look() == (True, True)
+    silent.add("all")
+    assert round_._look() == (True, True), "it does not answer"
+    assert round_._look() == (True, True), "it is not asked"
+    monkeypatch.setattr(near_module, "_LEFT", -1.0)
+    round_ = near_module._Round(source.fingerprint(), found, threading.Event())
+    silent.clear()
+    assert round_._look() == (True, True)
+    silent.add("all")
+    assert round_._look() == (False, True), "but not for ever"
+
+
 def test_a_loader_that_is_closed_in_the_middle_of_a_round_says_nothing(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

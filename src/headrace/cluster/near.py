@@ -64,6 +64,8 @@ class _Round:
         """By server: how many samples it had taken in when it was last asked."""
         self._left: dict[str, float] = {}
         """By server: until when it is not asked."""
+        self._reads: dict[str, float] = {}
+        """By server that has said that it reads: until when that is believed without being asked again."""
         self._untold: list[bytes] = []
         self._told = 0
         """Samples of which the host was told."""
@@ -97,13 +99,17 @@ class _Round:
         for node in self._members.view.nodes:
             if self._over.is_set():
                 break
-            if not self._members.is_well(node) or self._left.get(node.incarnation, 0.0) > time.monotonic():
+            now, server = time.monotonic(), node.incarnation
+            if not self._members.is_well(node) or self._left.get(server, 0.0) > now:
+                more |= self._reads.get(server, 0.0) > now
                 continue
             try:
                 arrived = self._ask(node)
             except TROUBLE:  # (whoever reads by way of it finds out what is wrong)
-                self._left[node.incarnation] = time.monotonic() + _LEFT
+                self._left[server] = time.monotonic() + _LEFT
+                more |= self._reads.get(server, 0.0) > now
                 continue
+            self._reads[server] = now + 2 * _LEFT if arrived.more else 0.0
             more |= arrived.more
             all_of_it &= len(arrived.samples) < 8 * MOST_CAME
         return more, all_of_it

@@ -17,7 +17,7 @@ from headrace.cluster import fetching, joining, members
 from headrace.cluster import near as near_module
 from headrace.cluster.members import Members, ask, members_of
 from headrace.cluster.memory import PoolMemory
-from headrace.cluster.messages import Ahead, Arrived, Came
+from headrace.cluster.messages import Ahead, Arrived, Came, Want
 from headrace.cluster.near import Teller
 from headrace.cluster.pooled import define
 from headrace.coordinate.protocol import Identities, Joined
@@ -129,6 +129,35 @@ def test_what_jobs_are_given_as_it_comes_is_read_by_as_many_as_what_they_ask_for
     assert wait_until(lambda: len(inside) == reads)
     over.set()
     assert wait_until(lambda: not came(found, servers, "n0", source).more)
+
+
+def test_what_was_let_go_is_read_again_for_jobs_that_say_the_same(servers: Servers, tmp_path: Path) -> None:
+    """Jobs of one epoch each, one after the other: each says that it begins the first."""
+    source = make_files(tmp_path / "files", SAMPLES)
+    found = known(servers, source)
+    server, ahead = servers.servers["n0"], Ahead(source.fingerprint(), 0, 0, shared=True)
+
+    def begin() -> None:
+        with found.lent(servers.nodes["n0"]) as connection:
+            ask(connection, ahead, 5.0)
+        assert wait_until(lambda: not came(found, servers, "n0", source).more)
+
+    begin()
+    read = samples(came(found, servers, "n0", source))
+    with found.lent(servers.nodes["n0"]) as connection:
+        ask(
+            connection,
+            Want(source.fingerprint(), np.array(read).tobytes()),
+            5.0,
+            body_limit=1 << 20,
+        )
+    begin()
+    assert samples(came(found, servers, "n0", source)) == read, "nothing is read twice"
+    # Nobody uses it, and the memory goes to another dataset.
+    assert wait_until(lambda: not server.memory._held[source.fingerprint()].reading)
+    server.memory._empty(source.fingerprint())
+    begin()
+    assert sorted(samples(came(found, servers, "n0", source))) == sorted(read)
 
 
 def test_memory_tells_what_came_since_and_that_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -242,6 +242,12 @@ class PoolMemory:
                 held.let_go = some = True
         return some
 
+    def was_let_go(self, dataset: str) -> bool:
+        """Whether others have the room that it had, and nobody has asked for it since."""
+        with self._lock:
+            held = self._held.get(dataset)
+            return held is not None and held.let_go
+
     def used_at(self, dataset: str) -> float:
         """When somebody has asked for samples last."""
         with self._lock:

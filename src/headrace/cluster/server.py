@@ -362,7 +362,9 @@ class NodeServer:
             placement = Placement(self._view, dataset.name, dataset.samples)
             if before is not None:
                 before[1].stop()
-            if begins and not (ahead.shared and before is not None and before[0] == ahead):
+            # (others may be in the middle of the same, unless what they had was let go meanwhile)
+            same = ahead.shared and before is not None and before[0] == ahead
+            if begins and not (same and not self.memory.was_let_go(dataset.name)):
                 self.memory.drop_ahead(dataset.name)
                 dataset.asked[:] = False
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import threading
 import time
+import weakref
 from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
@@ -65,19 +66,21 @@ class Known:
     def _find_layout(self) -> RowLayout:
         """How rows look. Where code of the user's makes them, only a first one shows it."""
         program = self._task.compile()
-        arena = Arena()
-        stages = self._task.stages(arena, Board(arena)) if program.layout is None else None
+        if program.layout is None:
+            with contextlib.closing(Arena()) as arena, contextlib.closing(Board(arena)) as board:
+                self._make_first(self._task.stages(arena, board), program)
+        if program.layout is None:
+            raise OptionError("rows of this recipe are of no known size")
+        return program.layout
+
+    def _make_first(self, stages: RowStages, program: Program) -> None:
+        """Make samples until one is good."""
         for index in range(min(_PROBES, self.samples)):
-            if stages is None:
-                break
             order = Order(-1, 0, 0, 1, 0, 0, 0, 0, np.array([index], np.int64).tobytes())
             with _generators:
                 stages.prepare(stages.fetch(order, None), program)
             if program.layout is not None:
-                break
-        if program.layout is None:
-            raise OptionError("rows of this recipe are of no known size")
-        return program.layout
+                return
 
     def read_ahead(self, samples: NDArray[np.int64]) -> None:
         """Get what this thread makes next: from nodes that hold it decoded, what these have not, from the source."""
@@ -93,9 +96,17 @@ class Known:
         found: Bench | None = getattr(self._here, "bench", None)
         if found is None:
             arena = Arena()
-            stages = self._task.stages(arena, Board(arena))
+            board = Board(arena)
+            stages = self._task.stages(arena, board)
             found = self._here.bench = Bench(arena, stages, self._task.compile(), self.layout)
+            # (a recipe may be forgotten while it is used: its memory goes with whoever used it last)
+            weakref.finalize(found, _let_go, arena, board).atexit = False
         return found
+
+
+def _let_go(arena: Arena, board: Board) -> None:
+    board.close()
+    arena.close()
 
 
 class Recipes:

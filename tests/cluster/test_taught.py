@@ -63,3 +63,15 @@ def test_nothing_of_a_recipe_that_was_forgotten_stays_open(photos: Path, steps: 
         assert len(rows[0]) == 2 and not faults
         del oldest, recipes
     assert rows[0].any(), "what was made is there as long as somebody has it"
+
+
+def test_memory_for_orders_is_that_of_the_largest(photos: Path) -> None:
+    """A loader's orders are of many sizes, and grow while others help."""
+    larger = hr.image.resize(100)
+    grown, at_once = taught(photos, larger), taught(photos, larger)
+    for rows in range(1, PHOTOS + 1):
+        made, faults, _ = grown.make(grant(rows))
+        assert len(made[0]) == rows and not faults
+    wanted, _, _ = at_once.make(grant(PHOTOS))
+    assert np.array_equal(made[0], wanted[0])
+    assert grown.bench()._arena.in_use == at_once.bench()._arena.in_use

@@ -150,6 +150,9 @@ class Bench:
         count = len(grant.samples) // 8
         nbytes = self._layout.nbytes(count)
         if self._slot[1] < nbytes:
+            before, self._slot = self._slot, (0, 0)
+            if before[1]:
+                self._arena.free(*before)
             self._slot = self._arena.allocate(nbytes)
         order = Order(
             0, self._slot[0], nbytes, count, 0, grant.seed, grant.epoch, grant.step, grant.samples, words=grant.words

@@ -96,6 +96,20 @@ def test_others_take_the_place_of_one_that_failed_until_it_has_rested(stage: Sta
     assert failed in stage.look()
 
 
+def test_one_that_is_late_for_days_rests_for_a_minute_each_time(stage: Stage) -> None:
+    stage.see(node(1, 1))
+    (key,) = stage.look()
+    rests = []
+    for _ in range(1500):
+        (line,) = stage.all
+        line.late = True
+        stage.lines._end(line, 0.5)
+        rests.append(stage.lines._rests[key] - stage.now)
+        stage.now += rests[-1]
+        assert stage.look() == {key}
+    assert rests == pytest.approx([5.0, 10.0, 20.0, 40.0, *[60.0] * 1496])
+
+
 def test_where_one_helper_refuses_the_others_of_its_node_are_not_asked(stage: Stage) -> None:
     stage.see(*[node(number, 32) for number in range(1, 3)])
     stage.look()

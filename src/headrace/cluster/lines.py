@@ -57,6 +57,8 @@ _PATIENCE, _LEAST, _TIMES = 10.0, 1.5, 10.0
 second. A batch waits for them, and they can be made here."""
 _AGAIN, _LONGEST = 5.0, 60.0
 """Seconds after which a helper that failed is tried again; of one that is late again and again, at most."""
+_TWICE = 8
+"""So often it is twice as long, at most. (A helper may be late every minute, for days.)"""
 _GOOD = 16
 """Orders in time after which it does not matter that a helper was late before."""
 _REFUSED = 60.0
@@ -384,7 +386,7 @@ class Lines:
             if line.late:
                 times = 0 if line.done >= _GOOD else self._late.get(line.key, 0)
                 self._late[line.key] = times + 1
-                rest = min(_LONGEST, _AGAIN * 2**times)
+                rest = min(_LONGEST, _AGAIN * 2 ** min(times, _TWICE))
             self._rests[line.key] = time.monotonic() + rest
             self._transports.ended(line.key, line.receiving)
             self._changed.notify_all()

@@ -110,6 +110,17 @@ def test_one_that_is_late_for_days_rests_for_a_minute_each_time(stage: Stage) ->
     assert rests == pytest.approx([5.0, 10.0, 20.0, 40.0, *[60.0] * 1496])
 
 
+def test_nothing_is_known_any_more_of_helpers_that_are_gone(stage: Stage) -> None:
+    """Where a node's server is started anew, its helpers have other ports."""
+    for number in range(1, 20):
+        stage.see(node(number, 1))
+        stage.look()
+        (line,) = stage.all
+        line.late = True
+        stage.lines._end(line, 0.5)
+        assert list(stage.lines._late) == [line.key]
+
+
 def test_where_one_helper_refuses_the_others_of_its_node_are_not_asked(stage: Stage) -> None:
     stage.see(*[node(number, 32) for number in range(1, 3)])
     stage.look()

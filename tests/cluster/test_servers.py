@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from headrace.channel import wire
 from headrace.cluster import fetching, greeting, joining, placement
+from headrace.cluster import keyed_tier as keyed_module
 from headrace.cluster import members as members_module
 from headrace.cluster import memory as memory_module
 from headrace.cluster import pooled as pooled_module
@@ -494,6 +495,38 @@ def test_a_server_that_comes_back_is_told_of_the_dataset(servers: Servers, sourc
     found.take_pooled()
     read_all(found, source, 3)
     assert found.take_pooled().kept == SAMPLES
+
+
+def test_servers_that_are_gone_are_forgotten(
+    servers: Servers, source: Source, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is started again and again, with other files or no memory, is another each time."""
+    defined = threading.Semaphore(0)
+
+    def refuses(*_: Any) -> None:
+        defined.release()
+        raise HostRefused("it sees other files there")
+
+    found = introduce(servers, source)
+    monkeypatch.setattr(pooled_module, "define", refuses)
+    monkeypatch.setattr(keyed_module, "_FULL", 1000.0)
+    monkeypatch.setattr(PoolMemory, "put", lambda *_: None)
+    members = members_module.members_of(servers.nodes["n0"].socket)
+    tier = NodesTier(servers.nodes["n0"].socket, "", "a group", 1 << 20).open()
+    samples = [(number.to_bytes(16, "little"), [bytes(4096)]) for number in range(0, 2**40, 2**30)]
+    for _ in range(4):
+        servers.lose("n2")
+        servers.add("n2")
+        view = servers.tell()
+        assert wait_until(lambda view=view: members.view.number == view.number)
+        there = {one.incarnation for one in view.nodes}
+        read_all(found, source)
+        assert defined.acquire(timeout=20.0)
+        tier._full = dict.fromkeys(tier._full, 0.0)  # (time passes)
+        tier.put_many(samples)
+        assert set(members._lent) | set(members._idle) | set(found._usual) == there
+        assert set(found._strangers) <= there and set(tier._full) == there
+    tier.close()
 
 
 def test_a_server_that_hangs_is_left_alone(

@@ -173,7 +173,9 @@ class OpenNodes:
                 raise ProtocolError(f"answered with {type(reply).__name__}")
             kept += reply.count
             if not reply.room:
-                self._full[request.node.incarnation] = time.monotonic() + _FULL
+                now = time.monotonic()
+                self._full = {one: until for one, until in self._full.items() if until > now}
+                self._full[request.node.incarnation] = now + _FULL
             return 0
 
         self._ask(keys, put, take, 0.0, self._may_put)

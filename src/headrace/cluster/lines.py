@@ -274,6 +274,8 @@ class Lines:
         if members.view is not self._view:
             self._view = members.view
             self._helpers = _helpers_of(members.view, members.node, self._assistance.rank)
+            with self._lock:  # (others will have other ports)
+                self._late = {key: times for key, times in self._late.items() if key in self._helpers}
         wanted = self._wanted()
         with self._lock:
             for key, line in self._lines.items():

@@ -160,6 +160,8 @@ class Members:
                     connection.close()
                 for connection in self._lent.get(incarnation, ()):
                     connection.shut()
+                if not self._lent.get(incarnation):
+                    self._lent.pop(incarnation, None)
         for told in list(self.watchers):
             told(view)
 

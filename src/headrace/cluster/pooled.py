@@ -211,11 +211,8 @@ class PooledSource:
             placement = self._placement = placement.follow(view)
             with self._lock:
                 self._ways.only([one.incarnation for one in view.nodes])
-            self._usual = {
-                one.incarnation: self._usual[one.incarnation]
-                for one in view.nodes
-                if one.incarnation in self._usual
-            }
+                self._usual = _of_these(view, self._usual)
+                self._strangers = _of_these(view, self._strangers)
         return placement
 
     def _from_pool(self, members: Members, samples: NDArray[np.int64], out: list[Any]) -> None:
@@ -300,6 +297,11 @@ class PooledSource:
             pass  # (it was said when the loader began, or will be when the next one does)
         except TROUBLE:
             self._strangers[node.incarnation] = time.monotonic() + _AGAIN
+
+
+def _of_these(view: View, known: dict[str, float]) -> dict[str, float]:
+    """What is known of servers that are there. (Those of a node that is started again and again are many.)"""
+    return {one.incarnation: known[one.incarnation] for one in view.nodes if one.incarnation in known}
 
 
 def define(members: Members, node: Node, pool: Pool) -> None:

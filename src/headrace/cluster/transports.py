@@ -57,4 +57,6 @@ class Transports:
     def ended(self, key: str, receiving: Receiving | None) -> None:
         """A helper's connection is over: whether its rows came."""
         if isinstance(receiving, NixlReceiving) and receiving.tried and not receiving.proved:
-            self._mistrusted[key] = time.monotonic() + _MISTRUST
+            now = time.monotonic()
+            self._mistrusted = {one: until for one, until in self._mistrusted.items() if until > now}
+            self._mistrusted[key] = now + _MISTRUST

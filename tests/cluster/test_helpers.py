@@ -579,6 +579,37 @@ def test_a_server_with_a_thousand_connections_starts_helpers_anew() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+class Granted:
+    """Grants of a client that a helper is to make, whose rows are what ``make`` gives."""
+
+    def __init__(self, make: Any) -> None:
+        self.known = mock.Mock(make=make, read_ahead=make)
+        self.client = mock.Mock(ended=False)
+        self.came, self.over = threading.Semaphore(0), threading.Semaphore(0)
+        self.client.give = lambda *_: self.came.release()
+        self.client.connection.shut = self.over.release
+
+    def add(self, helper: HelperServer, count: int) -> None:
+        grant, samples = Grant(1, "a recipe", 0, 0, 0, bytes(8)), np.zeros(1, np.int64)
+        with helper._granted:
+            for _ in range(count):
+                helper._grants.append(helper_module.Waiting(grant, self.client, self.known, samples, 0.0))
+            helper._granted.notify_all()
+
+
+def test_whatever_ends_with_an_order_the_next_one_is_made() -> None:
+    """Code of the user's may want to end its process, and libraries in Rust raise what is no ``Exception``."""
+    helper = HelperServer(Config("n", "127.0.0.1", TOKEN, "n.sock"))
+    bad = Granted(mock.Mock(side_effect=SystemExit))
+    good = Granted(lambda _: ([], [], 0.0))
+    for _ in range(8):
+        bad.add(helper, 1)
+        assert bad.over.acquire(timeout=20.0), "who granted it does not wait"
+    bad.add(helper, 8)
+    good.add(helper, 1)
+    assert good.came.acquire(timeout=20.0)
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 40)), min_size=1))
 def test_small_grants_that_wait_are_taken_together(granted: list[tuple[str, int]]) -> None:
     with mock.patch.object(helper_module, "_THREADS", 0):  # (nobody else takes any)

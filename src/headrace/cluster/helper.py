@@ -273,7 +273,7 @@ class HelperServer:
         while True:
             group = self._next()
             if len(group) > 1:
-                with contextlib.suppress(Exception):  # (what is wrong, each of them finds out for itself)
+                with contextlib.suppress(BaseException):  # (what is wrong, each of them finds out for itself)
                     group[0].known.read_ahead(np.concatenate([one.samples for one in group]))
             for waiting in group:
                 try:
@@ -281,8 +281,9 @@ class HelperServer:
                     told = tuple(shortened(faults)) if faults else ()
                     held = time.monotonic() - waiting.since
                     waiting.client.give(waiting.grant, Rows(waiting.grant.number, told, held, cpu), rows)
-                except Exception:
-                    # Whoever granted it finds the connection ended, and makes the rows itself.
+                except BaseException:
+                    # Whoever granted it finds the connection ended, and makes the rows itself. (The thread is needed
+                    # for others: whatever code of the user's, or a library in Rust, means to end with it.)
                     waiting.client.connection.shut()
 
 

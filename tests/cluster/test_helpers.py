@@ -610,6 +610,40 @@ def test_whatever_ends_with_an_order_the_next_one_is_made() -> None:
     assert good.came.acquire(timeout=20.0)
 
 
+def test_nothing_is_made_for_who_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helper_module, "_THREADS", 1)
+    helper = HelperServer(Config("n", "127.0.0.1", TOKEN, "n.sock"))
+    begun, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    made: list[str] = []
+
+    def make(name: str) -> Any:
+        made.append(name)
+        begun.release()
+        assert go_on.acquire(timeout=20.0)
+        return [], [], 0.0
+
+    first, gone, last = (Granted(lambda _, name=name: make(name)) for name in ("first", "gone", "last"))
+    for one in (first, gone, last):
+        one.known.read_ahead = mock.Mock()
+    first.add(helper, 1)
+    assert begun.acquire(timeout=20.0)
+    gone.add(helper, 4)
+    last.add(helper, 1)
+    gone.client.ended = True
+    for _ in range(2):
+        go_on.release()
+    assert last.came.acquire(timeout=20.0)
+    assert made == ["first", "last"] and not gone.known.read_ahead.called
+    last.add(helper, 3)
+    assert begun.acquire(timeout=20.0) and begun.acquire(timeout=20.0)
+    last.client.ended = True
+    first.add(helper, 1)
+    go_on.release()
+    assert begun.acquire(timeout=20.0)
+    assert made == ["first", "last", "last", "first"], "nor for who goes meanwhile"
+    go_on.release()
+
+
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 40)), min_size=1))
 def test_small_grants_that_wait_are_taken_together(granted: list[tuple[str, int]]) -> None:
     with mock.patch.object(helper_module, "_THREADS", 0):  # (nobody else takes any)

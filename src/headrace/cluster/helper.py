@@ -95,6 +95,11 @@ class Client:
         self._rows: Sending = WireSending(connection)
         self._over = False
 
+    @property
+    def ended(self) -> bool:
+        """Whether nobody waits for rows any more."""
+        return self._over
+
     def say(self, message: Message) -> None:
         """Send a message alone."""
         with self._using:
@@ -271,11 +276,14 @@ class HelperServer:
 
     def _work(self) -> None:
         while True:
-            group = self._next()
+            # (one that was late for all has many grants of connections that ended, and of those who are back)
+            group = [one for one in self._next() if not one.client.ended]
             if len(group) > 1:
                 with contextlib.suppress(BaseException):  # (what is wrong, each of them finds out for itself)
                     group[0].known.read_ahead(np.concatenate([one.samples for one in group]))
             for waiting in group:
+                if waiting.client.ended:
+                    continue
                 try:
                     rows, faults, cpu = waiting.known.make(waiting.grant)
                     told = tuple(shortened(faults)) if faults else ()

@@ -531,6 +531,24 @@ def test_a_helper_that_has_many_connections_takes_no_more(monkeypatch: pytest.Mo
     second.shut()
 
 
+class AccessDenied(Exception):
+    """Of a library that talks to storage."""
+
+
+@pytest.mark.parametrize("error", [AccessDenied, SystemExit])
+def test_whatever_is_wrong_with_a_recipe_is_said(
+    monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """Whoever hears of no reason tries again, and the data are listed again."""
+    monkeypatch.setattr(helper_module, "Known", mock.Mock(side_effect=error("it may not list the data")))
+    helper = HelperServer(Config("n1", "127.0.0.1", TOKEN, "n1.sock")).listen()
+    connection = wire.connect_tls(("127.0.0.1", helper.port), helper.certificate, 20.0)
+    greet(connection, TOKEN)
+    with pytest.raises(HostRefused, match=f"{error.__name__}: it may not list the data"):
+        ask(connection, Teach("a recipe", "data", b"", b"", False, b"", ""), 20.0)
+    connection.close()
+
+
 def test_a_helper_forgets_what_was_not_used_for_longest() -> None:
     recipes, all_ = Recipes(), [mock.Mock() for _ in range(Recipes.MOST + 2)]
     for number, known in enumerate(all_):

@@ -51,7 +51,7 @@ from headrace.cluster.ports import ANY, Ports
 from headrace.cluster.rails import listen_at
 from headrace.cluster.rows import NIXL, TLS, Sending, WireSending
 from headrace.cluster.taught import Known, Recipes
-from headrace.core.errors import HeadraceError, HostUnavailable, OptionError, ProtocolError
+from headrace.core.errors import HeadraceError, HostUnavailable, ProtocolError
 from headrace.engine.link import shortened
 
 _SLOW = 20.0
@@ -252,8 +252,11 @@ class HelperServer:
             if known is None:
                 try:
                     known = Known(teach, self._config.socket, self._config.code)
-                except (OptionError, OSError, ValueError, RecursionError) as error:
-                    client.say(Refused(str(error)[:4000]))
+                except BaseException as error:
+                    # (of libraries that talk to storage, and of code of the user's, too)
+                    known_here = isinstance(error, HeadraceError | OSError | ValueError)
+                    said = str(error) if known_here else f"{type(error).__name__}: {error}"
+                    client.say(Refused(said[:4000]))
                     return
                 self._known.keep(teach.recipe, known)
         if json.dumps(known.layout.describe()).encode() != teach.fields:

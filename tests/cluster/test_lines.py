@@ -11,6 +11,7 @@ import pytest
 from headrace.cluster import lines as lines_module
 from headrace.cluster.lines import Line, Lines
 from headrace.cluster.messages import Helper, Node, View
+from headrace.cluster.nixl_rows import NixlReceiving
 from headrace.planning.helping import MOST_LINES, Reach
 
 
@@ -119,6 +120,27 @@ def test_nothing_is_known_any_more_of_helpers_that_are_gone(stage: Stage) -> Non
         line.late = True
         stage.lines._end(line, 0.5)
         assert list(stage.lines._late) == [line.key]
+
+
+def test_one_that_ends_the_connection_instead_of_a_first_order_rests_for_longer(stage: Stage) -> None:
+    """It may have no memory for these rows: a connection and a lesson twice a second would be for nothing."""
+    stage.see(node(1, 1))
+    (key,) = stage.look(busy=True)
+    rests = []
+    for done in (0, 1):
+        (line,) = stage.all
+        line.pending = {1: mock.Mock(nbytes=0)}
+        line.done = done
+        stage.lines._end(line, 0.5)
+        rests.append(stage.lines._rests[key] - stage.now)
+        stage.now += rests[-1]
+        stage.look(busy=True)
+    (line,) = stage.all
+    line.pending, line.receiving = {1: mock.Mock(nbytes=0)}, mock.Mock(spec=NixlReceiving)
+    line.receiving.tried, line.receiving.proved = True, False
+    stage.lines._end(line, 0.5)  # (over the wire it may do better)
+    rests.append(stage.lines._rests[key] - stage.now)
+    assert rests == pytest.approx([5.0, 0.5, 0.5])
 
 
 def test_where_one_helper_refuses_the_others_of_its_node_are_not_asked(stage: Stage) -> None:

@@ -381,6 +381,9 @@ class Lines:
         """Give back what was granted. ``rest``: seconds for which it is left alone."""
         with self._changed:
             line.over = True
+            another = self._transports.ended(line.key, line.receiving)
+            if line.pending and not line.done and not another:
+                rest = max(rest, _AGAIN)  # (it cannot make these rows, and may never)
             self._void += [(one.order, one.claim) for one in line.pending.values() if one.claim is not None]
             self._in_flight -= sum(one.nbytes for one in line.pending.values())
             line.pending.clear()
@@ -390,7 +393,6 @@ class Lines:
                 self._late[line.key] = times + 1
                 rest = min(_LONGEST, _AGAIN * 2 ** min(times, _TWICE))
             self._rests[line.key] = time.monotonic() + rest
-            self._transports.ended(line.key, line.receiving)
             self._changed.notify_all()
         if line.receiving is not None:
             line.receiving.close()

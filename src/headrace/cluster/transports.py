@@ -54,9 +54,11 @@ class Transports:
             self._missing = why
             warnings.warn(f"rows from other nodes come over TLS: {why}", RuntimeWarning, stacklevel=2)
 
-    def ended(self, key: str, receiving: Receiving | None) -> None:
-        """A helper's connection is over: whether its rows came."""
-        if isinstance(receiving, NixlReceiving) and receiving.tried and not receiving.proved:
+    def ended(self, key: str, receiving: Receiving | None) -> bool:
+        """A helper's connection is over. Whether its rows are to come in another way now, since none came in this."""
+        another = isinstance(receiving, NixlReceiving) and receiving.tried and not receiving.proved
+        if another:
             now = time.monotonic()
             self._mistrusted = {one: until for one, until in self._mistrusted.items() if until > now}
             self._mistrusted[key] = now + _MISTRUST
+        return another

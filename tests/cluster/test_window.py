@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
+from unittest import mock
 
 import pytest
 
 from headrace.cluster import window as window_module
+from headrace.cluster.asking import ask_nodes
+from headrace.cluster.messages import Node
 from headrace.cluster.window import Asked, Window
 from tests.loader.helpers import wait_until
 
@@ -59,3 +63,30 @@ def test_who_waits_is_woken_by_whoever_is_done() -> None:
         thread.start()
     window.answered(held)
     assert wait_until(lambda: len(got) == 5)
+
+
+@pytest.mark.parametrize("where", ["connecting", "sending", "waiting"])
+def test_a_request_that_is_interrupted_leaves_its_room_to_the_next(where: str) -> None:
+    """Ctrl-C in a notebook, whose next loader asks by the same window."""
+    node = Node("n1", "1", "10.0.0.1", 7000, "a certificate", 1 << 20)
+    connection = mock.Mock()
+    members = mock.Mock(node="n0", window=Window())
+    members.borrow.return_value = connection
+    interrupted: Any = {
+        "connecting": members.borrow,
+        "sending": connection.send,
+        "waiting": connection.receive,
+    }
+    interrupted[where].side_effect = KeyboardInterrupt
+    with pytest.raises(KeyboardInterrupt):
+        ask_nodes(
+            members,
+            [(node, [0])],
+            lambda rows: (b"", []),
+            lambda *_: 0,
+            size=lambda: 1 << 30,
+            patience=lambda _: 1.0,
+            taken=1.0,
+        )
+    assert members.drop.called == (where != "connecting")
+    assert members.window.ask(1 << 30, wait=False) is not None

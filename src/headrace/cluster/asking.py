@@ -59,11 +59,14 @@ def ask_nodes(
                 # (who waits for room takes in what it has asked for meanwhile: others may wait for that)
                 while (room := members.window.ask(int(len(rows) * size()), wait=not under_way)) is None:
                     _take(members, under_way.popleft(), take, patience)
-            connection = _send(members, node, *make(rows), taken)
+            connection = None
+            try:
+                connection = _send(members, node, *make(rows), taken)
+            finally:  # (Ctrl-C, too: the window is the process's)
+                if connection is None and room is not None:
+                    members.window.answered(room)
             if connection is not None:
                 under_way.append(Request(node, connection, rows, time.monotonic(), room))
-            elif room is not None:
-                members.window.answered(room)
         while under_way:
             _take(members, under_way.popleft(), take, patience)
     finally:
@@ -84,6 +87,9 @@ def _send(members: Members, node: Node, message: bytes, body: list[Buffer], seco
             return connection
         except TROUBLE:
             members.drop(node, connection)
+        except BaseException:
+            members.drop(node, connection)
+            raise
     members.trouble(node)
     return None
 

@@ -531,6 +531,27 @@ def test_a_helper_that_has_many_connections_takes_no_more(monkeypatch: pytest.Mo
     second.shut()
 
 
+def test_a_helper_for_whom_no_thread_may_be_started_takes_others_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = HelperServer(Config("n1", "127.0.0.1", TOKEN, "n1.sock"))
+    helper = made.listen()
+    start, refused = threading.Thread.start, threading.Event()
+
+    def may_not(thread: threading.Thread) -> None:
+        if "_attend" not in thread.name or refused.is_set():
+            start(thread)
+            return
+        refused.set()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", may_not)
+    with pytest.raises(OSError):
+        wire.connect_tls(("127.0.0.1", helper.port), helper.certificate, 20.0)
+    assert refused.is_set() and made._clients == 0
+    connection = wire.connect_tls(("127.0.0.1", helper.port), helper.certificate, 20.0)
+    greet(connection, TOKEN)
+    connection.close()
+
+
 class AccessDenied(Exception):
     """Of a library that talks to storage."""
 

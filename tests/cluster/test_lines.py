@@ -143,6 +143,18 @@ def test_one_that_ends_the_connection_instead_of_a_first_order_rests_for_longer(
     assert rests == pytest.approx([5.0, 0.5, 0.5])
 
 
+def test_where_no_thread_may_be_started_it_is_tried_again(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.see(node(1, 2))
+    with monkeypatch.context() as patched:
+        patched.setattr(lines_module.threading.Thread, "start", mock.Mock(side_effect=RuntimeError))
+        assert not stage.look() and not stage.look()
+    assert not stage.look(), "not at once"
+    stage.now += 5.0
+    assert len(stage.look()) == 2
+
+
 def test_where_one_helper_refuses_the_others_of_its_node_are_not_asked(stage: Stage) -> None:
     stage.see(*[node(number, 32) for number in range(1, 3)])
     stage.look()

@@ -846,6 +846,28 @@ def test_jobs_of_the_node_itself_are_taken_in_however_many_others_there_are(
         one.close()
 
 
+def test_a_server_for_whom_no_thread_may_be_started_takes_others_in(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, node = servers.servers["n1"], servers.nodes["n1"]
+    start, refused = threading.Thread.start, threading.Event()
+
+    def may_not(thread: threading.Thread) -> None:
+        if thread.name != "headrace-node" or refused.is_set():
+            start(thread)
+            return
+        refused.set()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", may_not)
+    with pytest.raises(OSError):
+        wire.connect_tls((node.host, node.port), node.certificate, 20.0)
+    assert refused.is_set() and server._elsewhere.coming == 0
+    connection = wire.connect_tls((node.host, node.port), node.certificate, 20.0)
+    greet(connection, TOKEN)
+    connection.close()
+
+
 def test_who_has_asked_nothing_for_the_longest_makes_room(
     servers: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

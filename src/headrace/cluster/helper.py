@@ -180,9 +180,13 @@ class HelperServer:
             if full:  # (who is not taken in tries other helpers)
                 sock.close()
                 continue
-            threading.Thread(
-                target=self._attend, args=(sock, context, f"{address[0]}:{address[1]}"), daemon=True
-            ).start()
+            name = f"{address[0]}:{address[1]}"
+            try:
+                threading.Thread(target=self._attend, args=(sock, context, name), daemon=True).start()
+            except RuntimeError:  # (no more may be started just now)
+                with self._counting:
+                    self._clients -= 1
+                sock.close()
 
     def _attend(self, sock: socket.socket, context: Any, name: str) -> None:
         try:

@@ -292,7 +292,11 @@ class Lines:
                 line.thread = threading.Thread(
                     target=self._attend, args=(line, members), name="headrace-agent", daemon=True
                 )
-                line.thread.start()
+                try:
+                    line.thread.start()
+                except RuntimeError:  # (no more may be started just now)
+                    del self._lines[key]
+                    self._rests[key] = now + _AGAIN
 
     def _members(self) -> Members | None:
         try:

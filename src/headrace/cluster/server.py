@@ -140,16 +140,17 @@ class NodeServer:
                 continue
             local = listener.family == socket.AF_UNIX
             name = "a job here" if local else f"{address[0]}:{address[1]}"
-            if not (
-                self._here.may_come(_MOST_HERE, _REST)
-                if local
-                else self._elsewhere.may_come(_MOST_CLIENTS, _REST)
-            ):
+            clients, most = (self._here, _MOST_HERE) if local else (self._elsewhere, _MOST_CLIENTS)
+            if not clients.may_come(most, _REST):
                 sock.close()
                 continue
-            threading.Thread(
-                target=self._serve, args=(sock, make, name, local), name="headrace-node", daemon=True
-            ).start()
+            try:
+                threading.Thread(
+                    target=self._serve, args=(sock, make, name, local), name="headrace-node", daemon=True
+                ).start()
+            except RuntimeError:  # (no more may be started just now)
+                clients.came(None)
+                sock.close()
 
     # -- one connection ----------------------------------------------------------------------------------------
 

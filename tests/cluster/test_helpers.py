@@ -34,7 +34,6 @@ from headrace.cluster.nixl_rows import NixlReceiving
 from headrace.cluster.rows import NIXL, TLS
 from headrace.cluster.taught import Recipes
 from headrace.core.errors import HostRefused
-from headrace.core.forms import Form
 from headrace.engine.worker import AGENT
 from headrace.planning import peers
 from headrace.planning.helping import Few
@@ -72,10 +71,11 @@ def slow(image: Any) -> Any:
     return image
 
 
-def recipe(folder: Path, *steps: Any) -> hr.Recipe:
+def recipe(folder: Path, *steps: Any, first: int = 0, of_targets: Any = None) -> hr.Recipe:
     paths = sorted(folder.glob("*.jpg"))
     return hr.Recipe(
-        source=hr.files(paths, targets=range(len(paths))),
+        source=hr.files(paths, targets=range(first, first + len(paths))),
+        target_transform=of_targets,
         decode=hr.image.decode(),
         augment=[
             hr.image.random_resized_crop(48),
@@ -424,6 +424,55 @@ def test_code_that_is_listed_runs_elsewhere_and_draws_what_it_draws_at_home(
         assert helped(loader) > 0 and loader.stats().bad_samples == 0
 
 
+def test_jobs_with_other_labels_for_the_same_files_get_their_own(
+    servers: Servers, photos: Path, wanted: Any
+) -> None:
+    servers.help("n1", 1)
+    servers.tell()
+    with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
+        assert same(epochs(loader), wanted)
+        assert helped(loader) > 0
+    with hr.DataLoader(recipe(photos, first=1000), **OPTIONS) as loader:
+        right = [[(images, labels + 1000) for images, labels in epoch] for epoch in wanted]
+        assert same(epochs(loader), right)
+        while not loader.stats().pool.helped:
+            for _, labels in loader:
+                assert labels.min() >= 1000
+
+
+def taught(folder: Path, *, first: int = 0, of_targets: Any = None) -> Teach:
+    """What helpers are told of a job."""
+    made = recipe(folder, first=first, of_targets=of_targets)
+    joined = joining.join(made.source, must=True, find_rail=lambda: None)
+    assert joined is not None
+    assistance = joined.assistance(made, decoded=False, tier=None, workers=1)
+    layout = compile_recipe(recipe(folder), caches_decoded=False).layout
+    assert assistance is not None and layout is not None
+    return assistance.teach(layout)
+
+
+def test_a_helper_refuses_labels_of_its_own(
+    servers: Servers, photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A table says which files there are, and their labels; on another node it may be one of before."""
+    servers.help("n1", 1, code=("tests.cluster",))
+    servers.tell()
+    one, other = taught(photos), taught(photos, first=1000)
+    assert one.dataset == other.dataset and one.recipe != other.recipe
+    (helper,) = servers.nodes["n1"].helpers
+    listed = taught(photos, of_targets=user_steps.even)
+    monkeypatch.setattr(user_steps.even, "__code__", slow.__code__)
+    code = taught(photos, of_targets=user_steps.even)
+    for teach in (
+        msgspec.structs.replace(other, source=one.source),
+        msgspec.structs.replace(listed, key=code.key),
+    ):
+        connection = wire.connect_tls(("127.0.0.1", helper.port), helper.certificate, 5.0)
+        greet(connection, TOKEN)
+        with pytest.raises(HostRefused, match="other code, other targets or another headrace"):
+            ask(connection, teach, 20.0)
+
+
 @pytest.mark.slow
 def test_other_versions_of_the_same_code_are_refused(
     servers: Servers, photos: Path, monkeypatch: pytest.MonkeyPatch
@@ -480,7 +529,7 @@ def test_who_may_grant(servers: Servers, photos: Path) -> None:
     pool = servers.pool(found.source)
     definition = json.dumps(found.to_dict(source=False)).encode()
     fields = json.dumps(compile_recipe(found, caches_decoded=False).layout.describe()).encode()
-    key = found.share_key(Form.AUGMENTED)
+    key = found.rows_key
     own = json.dumps(recipe(photos, slow).to_dict(source=False)).encode()
     for teach in (
         Teach("a", "other", pool.definition, definition, False, fields, key),

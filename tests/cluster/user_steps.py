@@ -17,3 +17,8 @@ def noisy(image: Any) -> Any:
 def half(image: Any) -> Any:
     """Rows of another size than any step of headrace's would give."""
     return np.ascontiguousarray(image[::2, ::2])
+
+
+def even(label: int) -> int:
+    """Of a target."""
+    return label // 2 * 2

@@ -21,7 +21,6 @@ from headrace.cluster.messages import MEASURED, NO, YES, Ahead, Held, Node, View
 from headrace.cluster.near import Teller
 from headrace.cluster.pooled import Pool, PooledSource, define
 from headrace.core.errors import HostRefused, OptionError
-from headrace.core.forms import Form
 from headrace.core.sizes import show_size
 from headrace.engine.disk_stage import DiskUse
 from headrace.planning.helping import MOST_LINES
@@ -187,7 +186,7 @@ class Joined:
             return None
         try:
             definition = json.dumps(recipe.to_dict(source=False)).encode()
-            key = recipe.share_key(Form.AUGMENTED)
+            key = recipe.rows_key
         except OptionError:
             return None
         nodes: Held = NO

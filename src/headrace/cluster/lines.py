@@ -77,7 +77,7 @@ class Assistance(NamedTuple):
     """A digest of the definition."""
     definition: bytes
     key: str
-    """A digest of all that makes rows, code of the user's included."""
+    """A digest of all that makes rows, targets and code of the user's included."""
     decoded: bool
     tier: Held
     """Whether decoded samples are held by nodes."""

@@ -206,8 +206,8 @@ class Noted(Message, frozen=True):
 class Teach(Message, frozen=True):
     """A recipe, as ``to_plain`` writes it without its source, in JSON; of a dataset that servers know. ``decoded``:
     whether those who use it cache decoded samples, on which pixels depend a little; ``fields``: how its rows look, as
-    ``RowLayout.describe`` says it, in JSON; ``key``: a digest of all that makes them, code of the user's included;
-    ``tier``: whether nodes hold decoded samples for those who use it."""
+    ``RowLayout.describe`` says it, in JSON; ``key``: a digest of all that makes them, targets and
+    code of the user's included; ``tier``: whether nodes hold decoded samples for those who use it."""
 
     recipe: Name
     dataset: Name

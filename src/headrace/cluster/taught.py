@@ -20,7 +20,6 @@ from headrace.cluster.messages import MEASURED, Grant, Teach
 from headrace.cluster.pooled import Pool, PooledSource
 from headrace.coordinate.messages import Order
 from headrace.core.errors import OptionError
-from headrace.core.forms import Form
 from headrace.core.layout import RowLayout
 from headrace.engine.board import Board
 from headrace.engine.rows import RowStages
@@ -47,10 +46,10 @@ class Known:
         recipe = Recipe.from_dict(json.loads(teach.definition), source=self._source, trust_code=code)
         if recipe.collate is not None:
             raise OptionError("collate= is called with whole batches, which helpers have not")
-        # (of other versions of the same code, rows may look alike)
-        if recipe.share_key(Form.AUGMENTED) != teach.key:
+        # (of other versions of the same code, rows may look alike; and a table of other labels names the same files)
+        if recipe.rows_key != teach.key:
             raise OptionError(
-                "this node has other code, or another headrace, than the job: rows would differ"
+                "this node has other code, other targets or another headrace than the job: rows would differ"
             )
         # (how much nodes may hold is of interest to those who plan)
         tier = use_nodes(recipe, pool, 0, measured=teach.tier == MEASURED) if teach.tier else None

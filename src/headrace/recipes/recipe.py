@@ -293,10 +293,7 @@ class Recipe:
         lead = [step.plain() for step in self.steps[: self.lead]]
         decoded = digest("decoded", encoded, decoder, lead, self._plain_floor)
         rest = [step.plain() for step in self.steps[self.lead :]]
-        # (Targets are read whole, however many they are: they are the source's, and always in memory.)
-        targets = digest(self.source.targets, limit=math.inf)
-        followers = [[follower.plain() for follower in self.followers]] if self.followers else []
-        augmented = digest("augmented", decoded, rest, targets, self.target_transform, *followers)
+        augmented = digest("augmented", decoded, rest, *self._of_targets)
         return {Form.ENCODED: encoded, Form.DECODED: decoded, Form.AUGMENTED: augmented}
 
     def share_key(self, form: Form, layout: RowLayout | None = None) -> str:
@@ -326,6 +323,19 @@ class Recipe:
     @property
     def _plain_floor(self) -> list[int] | None:
         return None if self.floor is None else [self.floor.pixels, self.floor.height, self.floor.width]
+
+    @cached_property
+    def _of_targets(self) -> list[Any]:
+        """What makes targets. They are read whole, however many they are: they are the source's, and always in
+        memory."""
+        followers = [[follower.plain() for follower in self.followers]] if self.followers else []
+        return [digest(self.source.targets, limit=math.inf), self.target_transform, *followers]
+
+    @cached_property
+    def rows_key(self) -> str:
+        """As the key by which the augmented form is shared, with the targets and what is done with them: where these
+        are equal, so are whole rows of samples with equal identities."""
+        return digest("rows with targets", self._augmented_key, *self._of_targets)
 
     # Each by itself: what is wrong with a later step does not keep earlier forms from being shared.
 

@@ -14,7 +14,7 @@ from headrace.cluster import on_ray
 from headrace.cluster.messages import Node, View, decode_reply, encode
 from headrace.cluster.on_ray import MANAGER, NAMESPACE, Manager, Terms
 from headrace.cluster.server import NodeServer
-from headrace.core.errors import HostUnavailable
+from headrace.core.errors import HostUnavailable, OptionError
 
 
 class Actor:
@@ -261,3 +261,15 @@ def test_an_address_of_ipv6(prefix: str) -> None:
         pytest.skip("this machine has no IPv6")
     with listener:
         on_ray._check_address(f"{prefix}[::1]:{listener.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(("address", "said"), [("foo", "--address foo"), ("auto", "RAY_ADDRESS")])
+def test_what_is_no_address_is_said(address: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**options: Any) -> None:
+        raise ValueError("Invalid address format")
+
+    monkeypatch.setattr(
+        on_ray, "import_ray", lambda: SimpleNamespace(is_initialized=lambda: False, init=init)
+    )
+    with pytest.raises(OptionError, match=f"{said}: Invalid address format"), on_ray.connected(address):
+        pytest.fail("it is connected")

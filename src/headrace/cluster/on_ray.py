@@ -29,7 +29,7 @@ from headrace.cluster.ports import ANY, Ports, check_room
 from headrace.cluster.rails import rails_of
 from headrace.cluster.rows import TLS
 from headrace.cluster.server import NodeServer
-from headrace.core.errors import HostUnavailable, MissingExtra
+from headrace.core.errors import HostUnavailable, MissingExtra, OptionError
 from headrace.core.memory import available_memory, usable_cpus
 from headrace.core.sizes import parse_size
 
@@ -322,6 +322,9 @@ def connected(address: str) -> Iterator[Any]:
             f"no Ray cluster was found ({error}); start one with: ray start --head, or say where it is with "
             "--address. If it is there and wants a token, set RAY_AUTH_MODE=token, here and for each ray start"
         ) from None
+    except ValueError as error:  # (Ray's, of what is no address)
+        where = "RAY_ADDRESS" if address == "auto" else f"--address {address}"
+        raise OptionError(f"{where}: {error}") from None
     try:
         yield ray
     finally:

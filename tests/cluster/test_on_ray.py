@@ -273,3 +273,15 @@ def test_what_is_no_address_is_said(address: str, said: str, monkeypatch: pytest
     )
     with pytest.raises(OptionError, match=f"{said}: Invalid address format"), on_ray.connected(address):
         pytest.fail("it is connected")
+
+
+def test_a_server_takes_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it cannot be filled would show in the middle of an epoch, by what else is ended on that node."""
+    monkeypatch.setattr(on_ray, "total_memory", lambda: 4 << 30)
+    monkeypatch.setattr(on_ray, "available_memory", lambda: 2 << 30)
+    assert on_ray.budget_of("25%") == 512 << 20
+    assert on_ray.budget_of("3GiB") == 3 << 30
+    with pytest.raises(
+        OptionError, match=r"--memory 8GiB is 8.0 GiB, but there are only 4.0 GiB on this node"
+    ):
+        on_ray.budget_of("8GiB")

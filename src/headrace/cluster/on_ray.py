@@ -30,8 +30,8 @@ from headrace.cluster.rails import rails_of
 from headrace.cluster.rows import TLS
 from headrace.cluster.server import NodeServer
 from headrace.core.errors import HostUnavailable, MissingExtra, OptionError
-from headrace.core.memory import available_memory, usable_cpus
-from headrace.core.sizes import parse_size
+from headrace.core.memory import available_memory, total_memory, usable_cpus
+from headrace.core.sizes import parse_size, show_size
 
 NAMESPACE, MANAGER, _SERVER = "headrace", "headrace-manager", "headrace-node-"
 _LOOK = 0.5
@@ -87,7 +87,7 @@ class NodeActor:
         allow_descriptors()
         helpers = usable_cpus() if terms.cpus < 0 else terms.cpus
         check_room(terms.ports, helpers)
-        budget = parse_size(terms.memory, total=available_memory(), option="memory")
+        budget = budget_of(terms.memory)
         sweep()
         path = socket_of(node)
         host = ray.util.get_node_ip_address()
@@ -132,6 +132,17 @@ def step_forward() -> None:
         with contextlib.suppress(OSError):
             if os.getpriority(os.PRIO_PROCESS, int(thread)) > 0:
                 os.setpriority(os.PRIO_PROCESS, int(thread), 0)
+
+
+def budget_of(memory: str) -> int:
+    """Bytes that a server here holds samples in."""
+    budget = parse_size(memory, total=available_memory(), option="memory")
+    # (it is taken once, and filled later: more than there is would be found out by whatever else runs here)
+    if budget > total_memory():
+        raise OptionError(
+            f"--memory {memory} is {show_size(budget)}, but there are only {show_size(total_memory())} on this node"
+        )
+    return budget
 
 
 def _last_line(text: str) -> str:

@@ -387,6 +387,35 @@ def test_bad_samples_are_named_wherever_they_are_met(servers: Servers, tmp_path:
         assert [bad.index for bad in loader.bad_samples] == [7]
 
 
+def test_a_sample_is_not_bad_because_a_helper_cannot_prepare_it(
+    servers: Servers, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = tmp_path / "told"
+    told.touch()
+    monkeypatch.setattr(
+        lines.warnings, "warn", lambda text, **_: told.write_text(text)
+    )  # (the agent is forked)
+    with monkeypatch.context() as broken:
+        broken.setenv(user_steps.FAILS, "1")
+        servers.help("n1", 1, code=("tests.cluster.user_steps",))
+    servers.tell()
+    own = recipe(photos, user_steps.reading)
+    with hr.DataLoader(own, **OPTIONS, share=False) as loader:
+        wanted = epochs(loader)
+    with hr.DataLoader(own, **OPTIONS) as loader:
+        assert same(epochs(loader), wanted)
+        for _ in range(200):
+            if told.read_text():
+                break
+            epochs(loader, 1)
+        assert not loader.bad_samples
+    said = told.read_text()
+    assert (
+        "node n1 (127.0.0.1) prepares no rows for this job: samples that are good here are bad there" in said
+    )
+    assert "Input/output error" in said
+
+
 def test_recipes_with_code_of_the_users_stay_at_home(servers: Servers, photos: Path) -> None:
     servers.help("n1", 1)
     servers.tell()

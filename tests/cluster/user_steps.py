@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 from typing import Any
 
 import numpy as np
+
+FAILS = "HEADRACE_TEST_FAILS"
+"""In the environment of processes whose storage fails after a while."""
+_calls = itertools.count()
+
+
+def reading(image: Any) -> Any:
+    """A step that reads something from a disk, which is broken on some nodes."""
+    if FAILS in os.environ and next(_calls) > 20:
+        raise OSError(5, "Input/output error")
+    return image
 
 
 def noisy(image: Any) -> Any:

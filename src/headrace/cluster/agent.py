@@ -119,6 +119,7 @@ class Agent:
     def _make(self, order: Order, claim: Claim) -> None:
         """Make the rows here."""
         done = self._stages.prepare(self._stages.fetch(order, claim), self._program)
+        self._lines.was_made(done)
         self._link.send(done)
 
     def _done(self, order: Order, done: OrderDone) -> None:

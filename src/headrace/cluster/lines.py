@@ -125,6 +125,8 @@ class Line:
     done: int = 0
     """Orders of which rows came."""
     late: bool = False
+    wrong: bool = False
+    """It found samples bad that are good here."""
 
     @property
     def untried(self) -> bool:
@@ -159,6 +161,8 @@ class Lines:
         """By helper: how often it was late, one time after the other."""
         self._transports = Transports()
         self._void: list[tuple[Order, Claim]] = []
+        self._doubted: dict[int, tuple[Line, dict[int, str]]] = {}
+        """By order: a helper, and which of its rows are bad by what it says."""
         self._numbers = itertools.count(1)
         self._pace = Pace(_FIRST if environment.paced() else _MOST, _MOST)
         self._in_flight = 0
@@ -210,6 +214,20 @@ class Lines:
         """An order that was granted and will not come: it is to be made here."""
         with self._lock:
             return self._void.pop(0) if self._void else None
+
+    def was_made(self, done: OrderDone) -> None:
+        """An order was made here, after a helper perhaps that found samples bad. If they are good, its node does not
+        see the files that are seen here, or not just now, or lacks something: it is left alone for a while."""
+        with self._lock:
+            line, said = self._doubted.pop(done.order, (None, {}))
+        wrong = sorted(set(said) - {row for row, _, _ in done.faults})
+        if line is None or not wrong:
+            return
+        line.wrong = True
+        self._leave_alone(line.node)
+        if line.wire is not None:
+            line.wire.shut()
+        self._tell(line.node, "samples that are good here are bad there", said[wrong[0]])
 
     def wait(self, seconds: float) -> None:
         """Until something has changed here."""
@@ -345,11 +363,12 @@ class Lines:
         with self._lock:
             self._rests.update((f"{node.host}:{one.port}", until) for one in node.helpers)
 
-    def _tell(self, node: Node, reason: str) -> None:
+    def _tell(self, node: Node, reason: str, example: str = "") -> None:
         """A helper prepares no rows: say why, once, however many say it."""
         if reason not in self._said:
             self._said.add(reason)
             text = f"node {node.id} ({node.host}) prepares no rows for this job: {reason}"
+            text += f" ({example})" if example else ""
             warnings.warn(text, stacklevel=2)
 
     def _receive(self, line: Line, connection: Wire, receiving: Receiving, layout: RowLayout) -> None:
@@ -377,9 +396,12 @@ class Lines:
             if pending.claim is not None:
                 on_the_way = max(0.0, took - reply.held)
                 self._pace.arrived(pending.nbytes, on_the_way, pending.flight, pending.transfers)
+                if faults:  # (whether a sample is bad is for the job's own machine to say)
+                    self._doubted[order.id] = line, {row: reason for row, reason, _ in faults}
+                    self._void.append((order, pending.claim))
             self._changed.notify_all()
-        if pending.claim is not None:
-            self._done(order, OrderDone(order.id, faults, spent=Spent(helped=count)))
+        if pending.claim is not None and not faults:
+            self._done(order, OrderDone(order.id, [], spent=Spent(helped=count)))
 
     def _end(self, line: Line, rest: float) -> None:
         """Give back what was granted. ``rest``: seconds for which it is left alone."""
@@ -396,6 +418,8 @@ class Lines:
                 times = 0 if line.done >= _GOOD else self._late.get(line.key, 0)
                 self._late[line.key] = times + 1
                 rest = min(_LONGEST, _AGAIN * 2 ** min(times, _TWICE))
+            if line.wrong:
+                rest = _REFUSED
             self._rests[line.key] = time.monotonic() + rest
             self._changed.notify_all()
         if line.receiving is not None:

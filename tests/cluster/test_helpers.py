@@ -71,10 +71,12 @@ def slow(image: Any) -> Any:
     return image
 
 
-def recipe(folder: Path, *steps: Any, first: int = 0, of_targets: Any = None) -> hr.Recipe:
+def recipe(
+    folder: Path, *steps: Any, first: int = 0, of_targets: Any = None, max_bytes: str = "1GiB"
+) -> hr.Recipe:
     paths = sorted(folder.glob("*.jpg"))
     return hr.Recipe(
-        source=hr.files(paths, targets=range(first, first + len(paths))),
+        source=hr.files(paths, targets=range(first, first + len(paths)), max_bytes=max_bytes),
         target_transform=of_targets,
         decode=hr.image.decode(),
         augment=[
@@ -469,15 +471,21 @@ def test_jobs_with_other_labels_for_the_same_files_get_their_own(
                 assert labels.min() >= 1000
 
 
-def taught(folder: Path, *, first: int = 0, of_targets: Any = None) -> Teach:
+def taught(folder: Path, **options: Any) -> Teach:
     """What helpers are told of a job."""
-    made = recipe(folder, first=first, of_targets=of_targets)
+    made = recipe(folder, **options)
     joined = joining.join(made.source, must=True, find_rail=lambda: None)
     assert joined is not None
     assistance = joined.assistance(made, decoded=False, tier=None, workers=1)
     layout = compile_recipe(recipe(folder), caches_decoded=False).layout
     assert assistance is not None and layout is not None
     return assistance.teach(layout)
+
+
+def test_jobs_that_may_read_more_of_the_same_files_are_taught_anew(servers: Servers, photos: Path) -> None:
+    one, other = taught(photos, max_bytes="100B"), taught(photos)
+    assert (one.dataset, one.key) == (other.dataset, other.key)
+    assert one.recipe != other.recipe and taught(photos).recipe == other.recipe
 
 
 def test_a_helper_refuses_labels_of_its_own(

@@ -193,7 +193,8 @@ class Joined:
         if tier is not None and isinstance(tier.tier, NodesTier):
             nodes = MEASURED if tier.measured else YES
         state = nodes.encode() or (b"decoded" if decoded else b"")
-        of = [self._pool.dataset.encode(), definition, key.encode(), state]
+        # (the source's definition counts, too: what may be read of the same files, and how)
+        of = [self._pool.dataset.encode(), self._pool.definition, definition, key.encode(), state]
         number = hashlib.blake2b(b"\0".join(of), digest_size=16).hexdigest()
         rank = f"{self._members.node}/{os.getpid()}"
         return Assistance(self._pool, number, definition, key, decoded, nodes, workers, rank)

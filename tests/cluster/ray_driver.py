@@ -23,6 +23,8 @@ import psutil
 import headrace as hr
 from headrace.cli import main as command
 from headrace.cluster import on_ray
+from headrace.cluster.manager import MANAGER
+from headrace.cluster.node_actor import NAMESPACE, Terms
 from headrace.cluster.ports import parse_ports
 from headrace.core.errors import HostUnavailable
 from tests.loader.helpers import wait_until
@@ -105,7 +107,7 @@ def jobs(ray: Any, folder: str) -> dict[str, Any]:
 
 def kills(ray: Any, folder: str) -> dict[str, Any]:
     """A server, then the manager, then a node are lost while jobs run."""
-    view = on_ray.start(ray, on_ray.Terms("64MiB"))
+    view = on_ray.start(ray, Terms("64MiB"))
     run = ray.remote(num_cpus=1, max_retries=0)(epochs)
     affinity = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
     head = next(one["NodeID"] for one in ray.nodes() if "node:__internal_head__" in one["Resources"])
@@ -128,7 +130,7 @@ def kills(ray: Any, folder: str) -> dict[str, Any]:
     os.kill(stopped.pid, signal.SIGSTOP)
     out["without the one that hangs"] = comes(lambda: len(on_ray.current(ray).nodes) == NODES - 1)
     out["and with another"] = comes(lambda: len(on_ray.current(ray).nodes) == NODES)
-    manager = ray.get_actor(on_ray.MANAGER, namespace=on_ray.NAMESPACE)
+    manager = ray.get_actor(MANAGER, namespace=NAMESPACE)
     number = on_ray.current(ray).number
     ray.kill(manager, no_restart=False)
     out["status of a manager that was just restarted"] = len(on_ray.statuses(ray) or []) == NODES
@@ -147,7 +149,7 @@ def kills(ray: Any, folder: str) -> dict[str, Any]:
     over.touch()
     out["job"] = ray.get(job, timeout=120)
     pids = [one.pid for one in on_ray.statuses(ray) or []]
-    ray.kill(ray.get_actor(on_ray.MANAGER, namespace=on_ray.NAMESPACE), no_restart=False)
+    ray.kill(ray.get_actor(MANAGER, namespace=NAMESPACE), no_restart=False)
     out["stopped"] = on_ray.stop(ray)  # (at once, by the one that takes its place)
     out["ended"] = len(pids) == NODES - 1 and comes(lambda: not any(map(psutil.pid_exists, pids)))
     out["again"] = on_ray.stop(ray)
@@ -192,7 +194,7 @@ def ports(ray: Any, folder: str) -> dict[str, Any]:
 def interrupts(ray: Any, folder: str) -> dict[str, Any]:
     """Ctrl-C, and another's stop, while a cluster starts: servers cannot be complete, since a port is missing."""
     first = 23_500 + os.getpid() % 5000
-    terms = on_ray.Terms("64MiB", 0, parse_ports(f"{first}-{first + 2}"))
+    terms = Terms("64MiB", 0, parse_ports(f"{first}-{first + 2}"))
     out: dict[str, Any] = {}
     host = next(one["NodeManagerAddress"] for one in ray.nodes())
     with socket.create_server((host, first)):

@@ -10,9 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from headrace.cluster import on_ray
+from headrace.cluster import manager as managing
+from headrace.cluster import node_actor, on_ray
+from headrace.cluster.manager import MANAGER, Manager
 from headrace.cluster.messages import Node, View, decode_reply, encode
-from headrace.cluster.on_ray import MANAGER, NAMESPACE, Manager, Terms
+from headrace.cluster.node_actor import NAMESPACE, Terms
 from headrace.cluster.server import NodeServer
 from headrace.core.errors import HostUnavailable, OptionError
 
@@ -77,7 +79,8 @@ class Ray:
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
     made = Ray()
-    monkeypatch.setattr(on_ray, "import_ray", lambda: made)
+    for module in (on_ray, managing):
+        monkeypatch.setattr(module, "import_ray", lambda: made)
     for number in range(3):
         node = Node(f"n{number}", "first", "127.0.0.1", 7400, "its", 1 << 30)
         made.actors[NAMESPACE, f"headrace-node-n{number}"] = Actor(node)
@@ -103,7 +106,7 @@ def test_servers_are_told_of_a_view_that_they_do_not_know(
     for _ in range(5):
         manager._look()
     assert [len(one.seen) for one in actors] == [2] * 3, "one was started anew"
-    monkeypatch.setattr(on_ray, "_REMIND", 0.0)
+    monkeypatch.setattr(managing, "_REMIND", 0.0)
     manager._look()
     assert [len(one.seen) for one in actors] == [3] * 3, "what was said may have been lost"
     assert len({one.seen[-1].number for one in actors}) == 1
@@ -116,7 +119,7 @@ def test_a_manager_whose_clock_is_behind_goes_on_from_what_servers_know(
     manager._look()
     first = actors[0].number
     for clock in (1000.0, 0.0):
-        monkeypatch.setattr(on_ray.time, "time", lambda clock=clock: clock)
+        monkeypatch.setattr(managing.time, "time", lambda clock=clock: clock)
         manager = Manager("token", Terms("1GiB"))  # (another one takes its place)
         for _ in range(3):
             manager._look()
@@ -277,11 +280,11 @@ def test_what_is_no_address_is_said(address: str, said: str, monkeypatch: pytest
 
 def test_a_server_takes_no_more_memory_than_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """That it cannot be filled would show in the middle of an epoch, by what else is ended on that node."""
-    monkeypatch.setattr(on_ray, "total_memory", lambda: 4 << 30)
-    monkeypatch.setattr(on_ray, "available_memory", lambda: 2 << 30)
-    assert on_ray.budget_of("25%") == 512 << 20
-    assert on_ray.budget_of("3GiB") == 3 << 30
+    monkeypatch.setattr(node_actor, "total_memory", lambda: 4 << 30)
+    monkeypatch.setattr(node_actor, "available_memory", lambda: 2 << 30)
+    assert node_actor.budget_of("25%") == 512 << 20
+    assert node_actor.budget_of("3GiB") == 3 << 30
     with pytest.raises(
         OptionError, match=r"--memory 8GiB is 8.0 GiB, but there are only 4.0 GiB on this node"
     ):
-        on_ray.budget_of("8GiB")
+        node_actor.budget_of("8GiB")

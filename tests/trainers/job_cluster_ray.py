@@ -15,6 +15,7 @@ from ray.train.torch import prepare_data_loader
 
 import headrace as hr
 from headrace.cluster import on_ray
+from headrace.cluster.node_actor import Terms
 from tests.trainers.job_ray import start_ray, train_and_tune
 
 EPOCHS = 2
@@ -59,7 +60,7 @@ def _trial(config: dict[str, Any]) -> dict[str, float]:
 if __name__ == "__main__":
     config = {"folder": sys.argv[1], "out": sys.argv[2]}
     with start_ray():
-        on_ray.start(ray, on_ray.Terms("64MiB", cpus=1))
+        on_ray.start(ray, Terms("64MiB", cpus=1))
         train_and_tune(_loop, _trial, config)
         fetched = sum(one.fetched for one in on_ray.statuses(ray) or [])
         Path(config["out"], "fetched.json").write_text(json.dumps(fetched))

@@ -9,6 +9,7 @@ import msgspec
 from headrace.cli.tables import line, table
 from headrace.cluster import on_ray
 from headrace.cluster.messages import Status
+from headrace.cluster.node_actor import Terms
 from headrace.cluster.ports import check_room, parse_ports
 from headrace.cluster.rows import NIXL, TLS
 from headrace.core.errors import OptionError
@@ -113,7 +114,7 @@ def _start(options: argparse.Namespace) -> int:
     ports = parse_ports(options.ports)
     if options.cpus > 0:
         check_room(ports, options.cpus)
-    terms = on_ray.Terms(options.memory, options.cpus, ports, _modules(options.code), options.transport)
+    terms = Terms(options.memory, options.cpus, ports, _modules(options.code), options.transport)
     with on_ray.connected(options.address) as ray:
         before = on_ray.current(ray) is not None
         view = on_ray.start(ray, terms)

@@ -118,15 +118,16 @@ def test_what_jobs_are_given_as_it_comes_is_read_by_as_many_as_what_they_ask_for
     inside: list[int] = []
 
     def held_up(indices: Any) -> Any:
-        if len(indices) > 1:  # (the first one shows how large samples are)
-            inside.append(len(indices))
+        inside.append(len(indices))
+        if len(inside) > 1:  # (the first one shows how large samples are)
             over.wait(60)
         return read(indices)
 
     dataset.source.read_many = held_up  # type: ignore[method-assign]
     with found.lent(servers.nodes["n0"]) as connection:
         ask(connection, Ahead(source.fingerprint(), 0, 0, shared=shared), 5.0)
-    assert wait_until(lambda: len(inside) == reads)
+    assert wait_until(lambda: len(inside) == 1 + reads)
+    assert not shared or set(inside) == {1}, "who asks for one by name waits for no others"
     over.set()
     assert wait_until(lambda: not came(found, servers, "n0", source).more)
 

@@ -136,9 +136,25 @@ def test_what_several_jobs_tell_comes_once() -> None:
     near(world, jobs[0], [])
     for at in range(8):
         for job in jobs:
-            near(world, job, [2 * at, 2 * at + 1], passed=0.025)
+            near(world, job, [at], passed=0.05)
     jobs[0].ask()
-    assert len(jobs[0].got) == 1, "ten more come in half a second, and not forty"
+    assert len(jobs[0].got) == 1, "ten more come in two seconds, and not forty"
+
+
+def test_large_batches_are_waited_for_as_long_as_storage_would_take_for_others() -> None:
+    world = World()
+    first, second = (Member(world, np.arange(SAMPLES), batch=64, keys=("", "", "")) for _ in range(2))
+    first.begin()
+    second.begin()
+    near(world, first, [])
+    for at in range(10):
+        near(world, first, list(range(4 * at, 4 * at + 4)))
+    first.ask()
+    second.ask()
+    assert not first.got and not second.got, "24 more, of forty a second"
+    for at in range(10, 16):
+        near(world, first, list(range(4 * at, 4 * at + 4)))
+    assert got(first) == got(second) == list(range(64))
 
 
 def test_who_waits_is_looked_at_when_there_is_news_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ for: while they wait for it, they ask for nothing else.)"""
 _PART = 4
 """Samples that one of them reads at a time."""
 _PIECE = 32
-"""Samples that are looked at together, ahead of need; or as many as keep all who read busy."""
+"""Samples that are looked at together, ahead of need."""
 _PATIENCE = 60.0
 """Seconds for storage to give them."""
 _SLACK = 64
@@ -88,8 +88,10 @@ class Fetcher:
             futures.update(dataset.pending[sample] for sample in samples if sample in dataset.pending)
             # (some may have come in since it was looked)
             mine = self._memory.missing(dataset.name, np.array(others, np.int64)).tolist()
-            for first in range(0, len(mine), _PART):
-                part = mine[first : first + _PART]
+            # (no more on their way than are read at a time: who asks for one of them had better be served soon)
+            each = 1 if shared else _PART
+            for first in range(0, len(mine), each):
+                part = mine[first : first + each]
                 future: Future[Blobs] = Future()
                 dataset.pending.update(dict.fromkeys(part, future))
                 futures.add(future)
@@ -203,13 +205,12 @@ class Preload:
 
     def _run(self) -> None:
         name, order, at = self._dataset.name, self._order(), 0
-        most = _PART * _READS if self._shared else _PIECE
         count = nbytes = 0
         look = seen = 0.0
         while at < len(order) and not self._stopped.is_set():
             # No more is read than there is room for: what nobody finds would be read again.
             size = -(-nbytes // count) if count else 0
-            room = min(most, self._memory.room_for(name, max(1, size)))
+            room = min(_PIECE, self._memory.room_for(name, max(1, size)))
             room = room if size else min(room, 1)
             if not room:
                 begun, last = time.monotonic(), self._memory.used_at(name)

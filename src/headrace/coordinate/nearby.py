@@ -7,6 +7,7 @@ them; and where storage gives more of it before long, a draw waits for that.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,8 +22,13 @@ from headrace.sampling import CacheView
 
 _SILENT = 2.0
 """Seconds without news after which what is near is not gone by any more: whoever told it is gone."""
-_SOON = 0.5
-"""Seconds for which a draw may wait for samples to come near."""
+_SOON, _LATER = 0.5, 2.0
+"""Seconds for which a draw may wait for samples to come near; where it needs most of what comes, the second. (To ask
+storage for others by name would take no less, and the jobs would have nothing in common any more.)"""
+_MOST = 0.5
+"""The part of what comes that is most of it."""
+_AGAIN = 1.5
+"""So many times as long as it was to take it may take."""
 _VAIN = 2.0
 """Seconds after a wait that was in vain for which the job waits no more."""
 _LOOK = 0.05
@@ -37,7 +43,7 @@ _LATELY = 0.5
 class Wait:
     """Of a job's draw."""
 
-    begun: float
+    until: float
     looked: float
     heard: float
     """When the news had come that were looked at last."""
@@ -137,7 +143,7 @@ class Nearby:
         if near is None or wait is None or wait.heard != near.heard:
             return False
         now = self._state.now
-        return now < wait.begun + _SOON and now < wait.looked + _LOOK
+        return now < wait.until and now < wait.looked + _LOOK
 
     def comes(self, job: Job, view: CacheView, wanted: int) -> bool:
         """Whether a draw of so many samples had better wait until that many are near."""
@@ -148,19 +154,22 @@ class Nearby:
         if found >= wanted:
             near.waits.pop(job.number, None)
             return False
+        seconds = 0.0
         # (at the beginning it is not known yet how many come)
         if near.rate or now - near.since >= _SOON:
             # Of what comes, a job can use what it still needs. Where that is little, it would wait for long.
             far = max(1, near.dataset.size - near.count)
             useful = min(1.0, max(0, self._state.remaining.left(job.number) - found) / far)
-            if found + int(near.rate * _SOON * useful) < wanted:
+            comes = near.rate * useful
+            seconds = (wanted - found) / comes if comes > 0 else math.inf
+            if seconds > (_LATER if useful >= _MOST else _SOON):
                 near.waits.pop(job.number, None)
                 return False
         wait = near.waits.get(job.number)
-        if wait is None or now >= wait.begun + _SOON + _VAIN:
-            wait = near.waits[job.number] = Wait(now, now, near.heard)
+        if wait is None or now >= wait.until + _VAIN:
+            wait = near.waits[job.number] = Wait(now + max(_SOON, _AGAIN * seconds), now, near.heard)
         wait.looked, wait.heard = now, near.heard
-        return now < wait.begun + _SOON
+        return now < wait.until
 
     def _found(self, near: Near, job: Job, view: CacheView, wanted: int) -> int:
         """How many samples that a job needs are near, or better; where it is enough, it may be more."""

@@ -209,7 +209,7 @@ class ClusterBench:
             try:
                 before, cpu = [lan.moved(node)[0] for node in lan.nodes], used_cpu()
                 ranks = self.ranks(
-                    lan, ray, "uniform", range(NODES), epochs=4,
+                    lan, ray, "uniform", range(NODES), epochs=6,
                     words=["--source", str(folder.resolve()), "--large", *words],
                 )  # fmt: skip
                 moved = [lan.moved(node)[0] - then for node, then in zip(lan.nodes, before, strict=True)]
@@ -218,7 +218,8 @@ class ClusterBench:
                 ray.command("stop")
             if ranks is not None:
                 rates = [[one["images"] / one["seconds"] for one in rank["epochs"]] for rank in ranks]
-                run = {
+                run: Run = {
+                    "epochs": [sum(of) for of in zip(*rates, strict=True)],
                     "first": sum(rate[0] for rate in rates),
                     "later": sum(statistics.mean(rate[1:]) for rate in rates),
                     "node_mb": statistics.mean(moved) / 1e6,

@@ -12,7 +12,6 @@ import pytest
 import headrace as hr
 from headrace.cluster.messages import Grant, Teach
 from headrace.cluster.taught import Known, Recipes
-from headrace.core.forms import Form
 from headrace.recipes.plain import source_to_plain
 from tests.cluster import user_steps
 from tests.cluster.nodes import write_photos
@@ -37,7 +36,7 @@ def taught(folder: Path, *steps: Any) -> Known:
     )
     source = json.dumps(source_to_plain(made.source)).encode()
     definition = json.dumps(made.to_dict(source=False)).encode()
-    key = made.share_key(Form.AUGMENTED)
+    key = made.rows_key
     teach = Teach("a recipe", made.source.fingerprint(), source, definition, False, b"", key)
     return Known(teach, str(folder / "no.sock"), (user_steps.__name__,))
 

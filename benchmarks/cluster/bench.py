@@ -221,7 +221,8 @@ class ClusterBench:
                 run: Run = {
                     "epochs": [sum(of) for of in zip(*rates, strict=True)],
                     "first": sum(rate[0] for rate in rates),
-                    "later": sum(statistics.mean(rate[1:]) for rate in rates),
+                    # (jobs are over one after the other: some have the last epoch to themselves)
+                    "later": sum(statistics.median(rate[1:]) for rate in rates),
                     "node_mb": statistics.mean(moved) / 1e6,
                     "cpu_s_per_1000": 1000
                     * cpu
@@ -263,7 +264,7 @@ class ClusterBench:
                     ray,
                     "uniform",
                     [0],
-                    epochs=6,
+                    epochs=6 if name == "no help" else 20,
                     workers=workers if name == "idle node" else 1,
                     cgroup=place,
                 )
@@ -271,8 +272,12 @@ class ClusterBench:
                 ray.command("stop")
             if ranks is None:
                 return
-            # (it takes some epochs to find out that a rank's own workers had better leave orders to others)
-            rates[name] = statistics.mean(one["images"] / one["seconds"] for one in ranks[0]["epochs"][3:])
+            # (it takes some epochs, of a second each, to find out that a rank's own workers had better leave orders
+            # to others)
+            epochs = ranks[0]["epochs"]
+            rates[name] = statistics.mean(
+                one["images"] / one["seconds"] for one in epochs[len(epochs) // 2 :]
+            )
             if name == "helped":
                 say(next((row for row in ranks[0]["stats"].splitlines() if row.startswith("cluster")), ""))
         self.note(f"starved, {how}", {**rates, "ratio": rates["helped"] / rates["idle node"]})

@@ -113,7 +113,7 @@ def test_what_jobs_are_given_as_it_comes_is_read_by_as_many_as_what_they_ask_for
     """They wait for it, and ask for nothing else meanwhile: where each read takes long, few of them would be all."""
     source = make_files(tmp_path / "files", 600)
     found = known(servers, source)
-    dataset = servers.servers["n0"]._datasets[source.fingerprint()]
+    dataset = servers.servers["n0"]._datasets._datasets[source.fingerprint()]
     read, over = dataset.source.read_many, threading.Event()
     inside: list[int] = []
 
@@ -203,7 +203,7 @@ class Gate:
         """Samples that were."""
         self._servers, self._reads, self._over = servers, reads, list[None]()
         for server in servers.servers.values():
-            dataset = server._datasets[source.fingerprint()]
+            dataset = server._datasets._datasets[source.fingerprint()]
             dataset.source.read_many = self._gated(dataset.source.read_many)  # type: ignore[method-assign]
 
     def _gated(self, read: Any) -> Any:

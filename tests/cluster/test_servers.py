@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from headrace.channel import wire
+from headrace.cluster import datasets as datasets_module
 from headrace.cluster import fetching, greeting, joining, placement
 from headrace.cluster import keyed_tier as keyed_module
 from headrace.cluster import members as members_module
@@ -121,7 +122,7 @@ def test_places_stay_where_only_helpers_come_and_go(servers: Servers, source: So
     with members.lent(servers.nodes["n1"]) as connection:
         ask(connection, Ahead(source.fingerprint(), 1, 0), 5.0)
     read_all(found, source)
-    first, reading = found._placement, server._preloads[source.fingerprint()][1]
+    first, reading = found._placement, server._datasets._preloads[source.fingerprint()][1]
     assert first is not None
     servers.nodes["n1"] = msgspec.structs.replace(servers.nodes["n1"], helpers=(Helper(7400, "its"),))
     view = servers.tell()
@@ -129,7 +130,7 @@ def test_places_stay_where_only_helpers_come_and_go(servers: Servers, source: So
     read_all(found, source)
     second = found._placement
     assert second is not None and second.view == view and second._known is first._known
-    assert server._preloads[source.fingerprint()][1] is reading, "it does not begin anew"
+    assert server._datasets._preloads[source.fingerprint()][1] is reading, "it does not begin anew"
     servers.add("n3")
     view = servers.tell()
     assert wait_until(lambda: members.view.number == view.number)
@@ -137,7 +138,7 @@ def test_places_stay_where_only_helpers_come_and_go(servers: Servers, source: So
     third = found._placement
     assert third is not None and third._known is not first._known
     assert (third.nodes_of(np.arange(SAMPLES)) == 3).any()
-    assert server._preloads[source.fingerprint()][1] is not reading
+    assert server._datasets._preloads[source.fingerprint()][1] is not reading
 
 
 def test_who_watches_is_told_of_a_view_once_and_then_that_somebody_is_there(servers: Servers) -> None:
@@ -292,7 +293,7 @@ def test_a_job_that_is_started_anew_is_read_ahead_for_again(servers: Servers, so
     for _ in range(2):
         with members.lent(servers.nodes["n1"]) as connection:
             ask(connection, Ahead(source.fingerprint(), 1, 0), 5.0)
-        asked = server._datasets[source.fingerprint()].asked
+        asked = server._datasets._datasets[source.fingerprint()].asked
         assert not asked.any()
         read_all(found, source)
         assert asked.any()
@@ -326,14 +327,14 @@ def test_a_server_that_comes_in_the_middle_of_an_epoch_hears_what_is_needed_from
     servers.add("n1")
     servers.tell()
     fresh = servers.servers["n1"]
-    assert wait_until(lambda: source.fingerprint() in fresh._preloads), "nobody has read anything"
-    assert fresh._preloads[source.fingerprint()][0] == Ahead(source.fingerprint(), 7, 1, 8)
+    assert wait_until(lambda: source.fingerprint() in fresh._datasets._preloads), "nobody has read anything"
+    assert fresh._datasets._preloads[source.fingerprint()][0] == Ahead(source.fingerprint(), 7, 1, 8)
     joined.close()
     servers.add("n3")
     view = servers.tell()
     assert wait_until(lambda: members.view.number == view.number)
-    assert not members.watchers and not servers.servers["n3"]._datasets, "the job is over"
-    reading = [one for server in servers.servers.values() for _, one in server._preloads.values()]
+    assert not members.watchers and not servers.servers["n3"]._datasets._datasets, "the job is over"
+    reading = [one for server in servers.servers.values() for _, one in server._datasets._preloads.values()]
     assert len(reading) == 3 and wait_until(lambda: not any(one.reads for one in reading))
 
 
@@ -631,7 +632,7 @@ def test_a_node_that_is_slower_than_storage_is_left_until_it_is_not(
 
 def test_who_waits_for_a_server_is_woken_when_it_is_gone(servers: Servers, source: Source) -> None:
     found = introduce(servers, source)
-    dataset = servers.servers["n1"]._datasets[source.fingerprint()]
+    dataset = servers.servers["n1"]._datasets._datasets[source.fingerprint()]
     reading, release = threading.Event(), threading.Event()
     read_many = dataset.source.read_many
 
@@ -656,7 +657,7 @@ def test_who_waits_for_a_server_is_woken_when_it_is_gone(servers: Servers, sourc
 def test_a_server_takes_more_datasets_than_it_has_room_for_at_a_time(
     servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server_module, "_MOST_DATASETS", 2)
+    monkeypatch.setattr(datasets_module, "_MOST_DATASETS", 2)
     sources = [make_files(tmp_path / name, 20) for name in "abc"]
     first, second = (introduce(servers, one) for one in sources[:2])
     server, members = servers.servers["n1"], members_module.members_of(servers.nodes["n0"].socket)
@@ -668,10 +669,10 @@ def test_a_server_takes_more_datasets_than_it_has_room_for_at_a_time(
     assert [one.name for one in server.status().datasets] == [repr(one) for one in sources[1:]]
     read_all(third, sources[2])
     read_all(first, sources[0])
-    assert wait_until(lambda: sources[0].fingerprint() in server._datasets), (
+    assert wait_until(lambda: sources[0].fingerprint() in server._datasets._datasets), (
         "who reads it has said what it is"
     )
-    assert len(server._datasets) == 2 and len(server.memory.describe()) == 2
+    assert len(server._datasets._datasets) == 2 and len(server.memory.describe()) == 2
     read_all(first, sources[0])
 
 
@@ -721,7 +722,7 @@ def test_whatever_is_wrong_with_a_listing_is_said(
     def fails(_: object) -> Source:
         raise AccessDenied("the role of this node may not list it")
 
-    monkeypatch.setattr(server_module, "source_from_plain", fails)
+    monkeypatch.setattr(datasets_module, "source_from_plain", fails)
     members = members_module.members_of(servers.nodes["n0"].socket)
     with pytest.raises(HostRefused, match="it cannot open the data: AccessDenied: the role of this"):
         define(members, servers.nodes["n1"], servers.pool(source))
@@ -746,7 +747,7 @@ def test_a_job_begins_without_a_node_that_is_still_listing_its_data(
         begun = joining.Introduction(members, servers.pool(source), says=True)
         begun.run()
         assert begun._open == {"n1", "n2"} and not said, "the own node was waited for, and nobody else"
-        assert source.fingerprint() in servers.servers["n0"]._datasets
+        assert source.fingerprint() in servers.servers["n0"]._datasets._datasets
         release.set()
         assert wait_until(lambda: not begun._open and bool(said))
     assert len(said) == 1 and "node n" in str(said[0].message), [str(one.message) for one in said]

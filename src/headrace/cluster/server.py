@@ -7,7 +7,6 @@ attacker had sent it; between machines nothing is read before the other end has 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import ssl
@@ -16,21 +15,19 @@ from collections.abc import Callable
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.channel import wire
 from headrace.channel.wire import Wire
 from headrace.cluster.clients import Clients
-from headrace.cluster.fetching import Dataset, Fetcher, Preload
+from headrace.cluster.datasets import CannotOpen, Datasets
+from headrace.cluster.fetching import Fetcher
 from headrace.cluster.greeting import GREETING, refusal
 from headrace.cluster.memory import PoolMemory
 from headrace.cluster.messages import (
     KEY,
-    MOST_CAME,
     MOST_PUT,
     MOST_SAMPLES,
     Ahead,
-    Arrived,
     Came,
     DatasetStatus,
     Define,
@@ -55,12 +52,9 @@ from headrace.cluster.messages import (
     decode_request,
     encode,
 )
-from headrace.cluster.placement import Placement, moves
 from headrace.cluster.ports import ANY, Ports
 from headrace.cluster.rails import listen_at
 from headrace.core.errors import HeadraceError, ProtocolError
-from headrace.recipes.plain import source_from_plain
-from headrace.sampling.uniform import epoch_order
 
 _SLOW = 20.0
 """Seconds for which somebody who is sent something may take in nothing."""
@@ -72,7 +66,6 @@ _MOST_HERE = 4096
 """And from this one: others do not keep its own jobs out."""
 _REST = 10.0
 """Seconds without a request after which a connection is ended where others come and there is no room."""
-_MOST_DATASETS = 64
 
 Log = Callable[[str], None]
 
@@ -85,9 +78,7 @@ class NodeServer:
         self._node, self._token, self._log = node, token, log
         self.memory = PoolMemory(memory)
         self.fetcher = Fetcher(self.memory)
-        self._datasets: dict[str, Dataset] = {}
-        self._defining: dict[str, threading.Lock] = {}
-        self._preloads: dict[str, tuple[Ahead, Preload]] = {}
+        self._datasets = Datasets(node, self.memory, self.fetcher, log)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._view = View(0)
@@ -220,10 +211,10 @@ class NodeServer:
             case Define():
                 self._define(connection, request)
             case Ahead():
-                self._preload(request, begins=True)
+                self._datasets.preload(request, begins=True)
                 self._reply(connection, Noted())
             case Came():
-                self._came(connection, request)
+                self._reply(connection, self._datasets.came(request))
             case Watch():
                 self._watch(connection)
             case GetStatus():
@@ -231,11 +222,13 @@ class NodeServer:
             case Hello():
                 raise ProtocolError("a second hello")
 
-    def _dataset(self, name: str) -> Dataset:
-        found = self._datasets.get(name)
-        if found is None:
-            raise ProtocolError("that dataset is not known here")
-        return found
+    def _define(self, connection: Wire, define: Define) -> None:
+        try:
+            found = self._datasets.define(define)
+        except CannotOpen as error:
+            self._reply(connection, Refused(str(error)[:4000]))
+            return
+        self._reply(connection, Opened(True, found.samples))
 
     def _give(self, connection: Wire, want: Want) -> None:
         dataset = self._datasets.get(want.dataset)
@@ -303,95 +296,6 @@ class NodeServer:
             at, count, room = at + length, count + bool(kept), room and kept is not None
         self._reply(connection, Took(count, room))
 
-    def _define(self, connection: Wire, define: Define) -> None:
-        """Make a dataset of its definition. It is listed here: what this node sees has to be what the job sees."""
-        with self._lock:
-            full = len(self._datasets) >= _MOST_DATASETS and define.dataset not in self._datasets
-            if full and not self._forget():
-                raise ProtocolError(
-                    f"this server has {_MOST_DATASETS} datasets that jobs use, and takes no more"
-                )
-            making = self._defining.setdefault(define.dataset, threading.Lock())
-        with making:
-            found = self._datasets.get(define.dataset)
-            if found is None:
-                try:
-                    source = source_from_plain(json.loads(define.definition))
-                    fingerprint = source.fingerprint()
-                except Exception as error:  # (of libraries that talk to storage, too)
-                    known = isinstance(error, HeadraceError | OSError | ValueError)
-                    said = str(error) if known else f"{type(error).__name__}: {error}"
-                    self._log(f"the data cannot be opened: {said}")
-                    self._reply(connection, Refused(f"it cannot open the data: {said}"[:4000]))
-                    return
-                if fingerprint != define.dataset:
-                    # (how many they are may differ from node to node, and is nothing to make many warnings of)
-                    self._log(f"{len(source)} files here, which are others than a job sees: {source!r:.512}")
-                    self._reply(
-                        connection,
-                        Refused(
-                            "it sees other files there than the job does, or other versions of them; give all nodes "
-                            "the same storage at the same path"
-                        ),
-                    )
-                    return
-                self.memory.open(define.dataset, len(source))
-                found = Dataset(define.dataset, source, repr(source)[:512])
-                with self._lock:
-                    self._datasets[define.dataset] = found
-        self._reply(connection, Opened(True, found.samples))
-
-    def _forget(self) -> bool:
-        """Forget a dataset that nobody uses, if there is one. (Who does after all is asked what it is made of.)"""
-        name = self.memory.forget()
-        if name is None:
-            return False
-        self._datasets.pop(name, None)
-        self._defining.pop(name, None)
-        if name in self._preloads:
-            self._preloads.pop(name)[1].stop()
-        return True
-
-    def _preload(self, ahead: Ahead, *, begins: bool) -> None:
-        """Read what is this node's part of an epoch, in the order of its use; what was begun before is left.
-        ``begins``: nothing of it was used yet. (A job that is started anew may say what it said before.)"""
-        dataset = self._dataset(ahead.dataset)
-        if ahead.position > dataset.samples:
-            raise ProtocolError(f"position {ahead.position} of {dataset.samples}")
-        with self._lock:
-            before = self._preloads.get(dataset.name)
-            placement = Placement(self._view, dataset.name, dataset.samples)
-            if before is not None:
-                before[1].stop()
-            # (others may be in the middle of the same, unless what they had was let go meanwhile)
-            same = ahead.shared and before is not None and before[0] == ahead
-            if begins and not (same and not self.memory.was_let_go(dataset.name)):
-                self.memory.drop_ahead(dataset.name)
-                dataset.asked[:] = False
-
-            def order() -> NDArray[np.int64]:
-                samples = epoch_order(dataset.samples, ahead.seed, ahead.epoch, ahead.shuffled)[
-                    ahead.position :
-                ]
-                mine: NDArray[np.bool_] = placement.nodes_of(samples) == placement.place_of(self._node)
-                return samples[mine]
-
-            preload = Preload(self.fetcher, self.memory, dataset, order, shared=ahead.shared)
-            self._preloads[dataset.name] = ahead, preload
-
-    def _came(self, connection: Wire, request: Came) -> None:
-        dataset = self._datasets.get(request.dataset)
-        if dataset is None:  # (no reason to end the connection: it is asked again several times a second)
-            self._reply(connection, Arrived(0, b"", False))
-            return
-        with self._lock:
-            _, preload = self._preloads.get(dataset.name, (None, None))
-        # (asked before what has come is looked at: whoever hears that no more comes has heard of all)
-        reads = preload is not None and preload.reads
-        count, samples, room = self.memory.came(dataset.name, request.since, MOST_CAME)
-        more = len(samples) == 8 * MOST_CAME or (reads and room)
-        self._reply(connection, Arrived(count, samples, more))
-
     # -- who else there is ---------------------------------------------------------------------------------------
 
     def see(self, view: View) -> int:
@@ -400,12 +304,9 @@ class NodeServer:
         with self._changed:
             if view.number <= self._view.number:
                 return self._view.number
-            moved, self._view = moves(self._view, view), view
+            self._view = view
             self._changed.notify_all()
-            under_way = [ahead for ahead, _ in self._preloads.values()] if moved else []
-        for ahead in under_way:  # what others had may be this node's to read by now
-            with contextlib.suppress(ProtocolError):  # (it was forgotten just now)
-                self._preload(ahead, begins=False)
+        self._datasets.see(view)
         return view.number
 
     def _watch(self, connection: Wire) -> None:
@@ -425,7 +326,7 @@ class NodeServer:
         with self._lock:
             datasets = tuple(
                 DatasetStatus(one.label, one.samples, held[one.name][1], held[one.name][2])
-                for one in self._datasets.values()
+                for one in self._datasets
                 if one.name in held
             )
             clients = len(self._here) + len(self._elsewhere)
@@ -448,8 +349,7 @@ class NodeServer:
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        for _, preload in self._preloads.values():
-            preload.stop()
+        self._datasets.close()
         for listener in self._listeners:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)

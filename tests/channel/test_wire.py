@@ -373,3 +373,36 @@ def test_who_receives_much_lets_others_send(certificate: tuple[ssl.SSLContext, s
     assert len(taken) >= (8 << 20) // wire._AT_A_TIME
     for one in (mine, theirs):
         one.close()
+
+
+def congestion_control(sock: socket.socket) -> str:
+    return sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+
+
+def test_a_wire_heeds_losses_whatever_the_machine_does() -> None:
+    """BBR does not, where many send at once; what else a machine was told to use it goes on using."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for name in ("bbr", "reno"):
+            with socket.create_connection(server.getsockname()) as sock:
+                try:
+                    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name.encode())
+                except OSError:
+                    assert name == "bbr", "everybody may have reno"
+                    continue  # (not on this machine)
+                assert congestion_control(sock) == name
+                Wire(sock, "a machine")
+                assert congestion_control(sock) in (("reno",) if name == "reno" else ("cubic", "reno"))
+
+
+def test_a_wire_heeds_losses_where_cubic_is_not_to_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "_CALMER", (b"such as there is not", b"reno"))
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as sock,
+    ):
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"bbr")
+        except OSError:
+            pytest.skip("this machine has no BBR")
+        Wire(sock, "a machine")
+        assert congestion_control(sock) == "reno"

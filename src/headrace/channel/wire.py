@@ -37,7 +37,23 @@ _AT_A_TIME = 256 << 10
 _SMALL = 1 << 16
 """Bytes that had better be copied than sent by themselves."""
 
+_CALMER = (b"cubic", b"reno")
+"""Congestion controls to have instead of BBR; the second one is for everybody to have."""
+
 Buffer = bytes | bytearray | memoryview
+
+
+def _heed_losses(sock: socket.socket) -> None:
+    """Not BBR, the default of some machines: many send to one at a time here, through a queue of a few milliseconds.
+    Of losses BBR takes no notice: it keeps such a queue full, every seventh packet is lost, and whoever begins to
+    send waits a second for his first to come in."""
+    with contextlib.suppress(OSError):
+        if not sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).startswith(b"bbr"):
+            return
+    for name in _CALMER:
+        with contextlib.suppress(OSError):  # (not there, or not for this user)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, name)
+            return
 
 
 class _Turns:
@@ -78,6 +94,7 @@ class Wire:
                 (socket.TCP_USER_TIMEOUT, 5000),
             ):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
+            _heed_losses(sock)
 
     def fileno(self) -> int:
         """The socket."""

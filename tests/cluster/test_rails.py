@@ -11,7 +11,7 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,15 @@ class Listening:
     """Somebody who listens at addresses of this machine, and remembers who came from where to which of them."""
 
     def __init__(
-        self, host: str, *others: str, certificate: tuple[ssl.SSLContext, str], port: int = 0
+        self,
+        host: str,
+        *others: str,
+        certificate: tuple[ssl.SSLContext, str],
+        port: int = 0,
+        before: Callable[[], object] = lambda: None,
     ) -> None:
+        """``before``: what it does before it takes a connection."""
+        self._before = before
         self.sockets = listen_at(host, (port, port), others)
         self.port: int = self.sockets[0].getsockname()[1]
         self.came: list[tuple[str, str]] = []
@@ -50,6 +57,7 @@ class Listening:
     def _accept(self, sock: socket.socket, context: ssl.SSLContext) -> None:
         with contextlib.suppress(OSError):
             while True:
+                self._before()
                 taken, address = sock.accept()
                 self.came.append((address[0], taken.getsockname()[0]))
                 wire.accept_tls(taken, context, "x", 5.0)
@@ -126,6 +134,26 @@ def test_a_rail_that_fails_is_left_alone_for_a_while(
     with pytest.raises(OSError):
         connect(fresh, msgspec.structs.replace(gone.node, rails=("127.0.1.9",)))
     assert not fresh._failed
+
+
+def test_a_node_that_is_busy_is_not_its_rails_fault(
+    certificate: tuple[ssl.SSLContext, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its machine answers, and its process takes a while."""
+    monkeypatch.setattr(rails, "_REACH", 0.2)
+    busy = threading.Event()
+    listening = Listening("127.0.0.1", "127.0.1.9", certificate=certificate, before=lambda: busy.wait(20))
+    timer = threading.Timer(0.8, busy.set)
+    timer.start()
+    dialer = Dialer("127.0.1.7/24")
+    try:
+        connect(dialer, listening.node)
+        connect(dialer, listening.node)
+    finally:
+        busy.set()
+        timer.join()
+        listening.close()
+    assert listening.came == [("127.0.1.7", "127.0.1.9")] * 2
 
 
 def test_somebody_else_at_the_port_of_a_rail(certificate: tuple[ssl.SSLContext, str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import math
 import os
 import select
 import socket
@@ -268,11 +269,16 @@ def check_user(sock: socket.socket, what: str) -> None:
         raise ProtocolError(f"{what} belongs to user {uid}")
 
 
-def connect_tls(address: tuple[str, int], fingerprint: str, seconds: float, *, source: str = "") -> Wire:
-    """To another machine, whose certificate has to be the one that is expected: its SHA-256. ``source``: the address
-    of this machine that it comes from; empty: whichever the system chooses."""
+def connect_tls(
+    address: tuple[str, int], fingerprint: str, seconds: float, *, reach: float = math.inf, source: str = ""
+) -> Wire:
+    """To another machine, whose certificate has to be the one that is expected: its SHA-256. ``reach``: seconds of
+    these for the machine itself to answer, if fewer: no process of it has to run for that. ``source``: the address of
+    this machine that it comes from; empty: whichever the system chooses."""
     deadline = time.monotonic() + seconds
-    sock = socket.create_connection(address, timeout=seconds, source_address=(source, 0) if source else None)
+    sock = socket.create_connection(
+        address, timeout=min(seconds, reach), source_address=(source, 0) if source else None
+    )
     try:
         sock.settimeout(max(0.1, deadline - time.monotonic()))
         wrapped = _client_context().wrap_socket(sock, server_hostname=None)

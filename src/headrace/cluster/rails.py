@@ -27,8 +27,8 @@ _REQUEST = struct.Struct("16s24s")
 _ADDRESSES_6 = "/proc/net/if_inet6"
 _EVERYWHERE = "00"
 """The scope of an IPv6 address that is good beyond its link."""
-_SECONDS = 2.0
-"""For a connection by a rail."""
+_REACH = 2.0
+"""Seconds in which a machine answers by a rail. (That its processes are busy for longer is not the rail's fault.)"""
 _AGAIN = 60.0
 """Seconds after which a rail that failed is tried again."""
 
@@ -98,8 +98,9 @@ class Dialer:
         rail, failed = self._rail_to(node), False
         if self._own is not None and rail and self._failed.get(node.id, 0.0) <= time.monotonic():
             try:
-                within = min(_SECONDS, seconds)
-                return wire.connect_tls((rail, port), certificate, within, source=str(self._own.ip))
+                return wire.connect_tls(
+                    (rail, port), certificate, seconds, reach=_REACH, source=str(self._own.ip)
+                )
             except (OSError, ProtocolError):
                 failed = True
         connection = wire.connect_tls((node.host, port), certificate, seconds)

@@ -34,9 +34,11 @@ def orders_of(batch: int, helpers: Any, ahead: int | None = None) -> RecipeOrder
     return RecipeOrders(spec, staffing, None, helpers)
 
 
-def go_on(depth: RecipeDepth, host: FakeHost, *, rows: int, helped: int) -> None:
-    """Sixteen batches, of which so many rows are made elsewhere; each that is made here takes 1 ms."""
+def go_on(depth: RecipeDepth, host: FakeHost, *, rows: int, helped: int, each: float = 0.0) -> None:
+    """Sixteen batches, of which so many rows are made elsewhere; each that is made here takes 1 ms, and ``each`` what
+    is said of those elsewhere."""
     host.totals.spent.helped += helped
+    host.totals.spent.helped_cpu += helped * each
     host.totals.spent.cpu += 1e-3 * (rows - helped)
     for _ in range(16):
         depth.taken()
@@ -62,6 +64,21 @@ def test_orders_are_small_while_others_help_and_as_ever_where_they_do_not(
     there = 0  # (they are gone, and what came last came from them)
     go_on(depth, host, rows=1024, helped=10)
     assert host.coordinator.rows_per_order == 32
+
+
+def test_orders_grow_where_rows_are_cheap_elsewhere_and_do_not_shrink_again_for_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recipe_depth.environment, "fixed_staff", lambda: True)
+    orders = orders_of(64, lambda: 3)
+    host = FakeHost(orders)
+    depth = RecipeDepth(host, orders, SimpleNamespace(hands=1, workers=1), 0)  # type: ignore[arg-type]
+    depth.laid_out(RowLayout((Field((8, 8, 3), "uint8"),)))
+    seen = []
+    for each in (4e-3, 1e-3, 4e-3, 0.0, 0.3e-3):
+        go_on(depth, host, rows=1024, helped=900, each=each)
+        seen.append(host.coordinator.rows_per_order)
+    assert seen == [16, 32, 32, 32, 64], "by what was spent last; and they stay as large"
 
 
 def test_what_users_have_chosen_stays() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from heapq import heappop, heappush
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -125,30 +127,95 @@ def test_a_limit_stays_between_its_ends_and_one_transfer_may_always_go(
         assert pace.may_go(1, pace.limit - 1) and not pace.may_go(2, pace.limit - 1)
 
 
-def simulate(pace: Pace | None, senders: int, capacity: float = 1e8) -> float:
-    """A receiver behind a link, and senders of a megabyte each time; the longest queue before it, in seconds."""
-    size, now, free, worst = 1 << 20, 0.0, 0.0, 0.0
-    flights: list[tuple[float, float, int, int]] = []
+def simulate(
+    pace: Pace | None, senders: int, *, preparing: float = 0.0, most: int = 1, capacity: float = 1e8
+) -> tuple[float, float]:
+    """A receiver behind a link, and senders who prepare a megabyte for so long each, one after the other, and are
+    asked for so many at a time at most; the longest queue before the receiver, in seconds, and its bytes a second."""
+    random = Random(1)
+    size, now, free, worst, came = 1 << 20, 0.0, 0.0, 0.0, 0
+    ready, asked = [0.0] * senders, [0] * senders
+    flights: list[tuple[float, float, int, int, int]] = []
     in_flight = 0
-    for _ in range(4000):
-        while len(flights) < senders and (pace is None or pace.may_go(size, in_flight)):
+    while now < 60.0:
+        while min(asked) < most and (pace is None or pace.may_go(size, in_flight)):
+            who = asked.index(min(asked))
+            asked[who] += 1
             in_flight += size
-            begin = max(free, now)
-            free = begin + size / capacity
-            worst = max(worst, free - now) if now > 1.0 else worst
-            flights.append((free, now, in_flight, len(flights) + 1))
-        done, since, beside, transfers = flights.pop(0)
-        now = max(now, done)
+            ready[who] = max(ready[who], now) + preparing * random.uniform(0.5, 1.5)
+            heappush(flights, (ready[who], now, who, in_flight, len(flights) + 1))
+        sent, since, who, beside, transfers = heappop(flights)
+        now = free = max(free, sent) + size / capacity
+        worst = max(worst, free - sent) if sent > 5.0 else worst
+        asked[who] -= 1
         in_flight -= size
+        came += size
         if pace is not None:
-            pace.arrived(size, now - since, beside, transfers)
-    return worst
+            pace.arrived(size, free - sent, beside, transfers, sent - since)
+    return worst, came / now
 
 
 def test_pacing_keeps_queues_short_where_many_send_at_once() -> None:
-    paced, unpaced = simulate(Pace(1 << 20, 1 << 28), 64), simulate(None, 64)
+    (paced, rate), (unpaced, best) = simulate(Pace(1 << 20, 1 << 28), 64), simulate(None, 64)
     assert unpaced > 0.6
-    assert paced < unpaced / 4
+    assert paced < unpaced / 4 and rate > 0.98 * best
+
+
+def test_queues_do_not_creep_up_where_the_least_limit_fills_one() -> None:
+    """What a transfer takes at best is not seen there."""
+    paced, rate = simulate(Pace(4 << 20, 1 << 28), 64)
+    assert paced < 3 * (4 << 20) / 1e8 and rate > 0.98e8
+
+
+@pytest.mark.parametrize("senders", [2, 8, 16])
+def test_who_prepares_for_long_is_kept_busy_and_queues_stay_short(senders: int) -> None:
+    """Half of what the link carries, so that the processors of senders are what is short."""
+    preparing = 2 * senders * (1 << 20) / 1e8
+    paced, rate = simulate(Pace(4 << 20, 1 << 28), senders, preparing=preparing, most=4)
+    _, best = simulate(None, senders, preparing=preparing, most=4)
+    assert rate > 0.98 * best
+    assert paced < 4 * (4 << 20) / 1e8
+
+
+@pytest.mark.parametrize("senders", [16, 24])
+def test_queues_stay_short_where_the_link_is_short_whatever_is_prepared(senders: int) -> None:
+    preparing = 0.2 * senders * (1 << 20) / 1e8
+    paced, rate = simulate(Pace(4 << 20, 1 << 28), senders, preparing=preparing, most=4)
+    unpaced, best = simulate(None, senders, preparing=preparing, most=4)
+    assert paced < unpaced / 4 and rate > 0.85 * best
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 1 << 24), st.floats(0, 2), st.floats(0, 1000)), min_size=1, max_size=60
+    ),
+    st.integers(0, 1 << 28),
+    st.integers(1, 1 << 24),
+)
+def test_what_senders_prepare_is_not_on_its_way_but_it_is_not_forgotten(
+    arrived: list[tuple[int, float, float]], in_flight: int, nbytes: int
+) -> None:
+    pace, same = Pace(1 << 20, 1 << 26), Pace(1 << 20, 1 << 26)
+    for size, delay, held in arrived:
+        pace.arrived(size, delay, 0, 1, held)
+        same.arrived(size, delay, 0, 1)
+        assert 0.125 <= pace.share <= 1.0 and same.share == 1.0
+    assert pace.may_go(nbytes, in_flight) or not same.may_go(nbytes, in_flight)
+    assert not pace.may_go(nbytes, 8 * pace.limit), "all of it may come at once"
+
+
+def test_the_share_on_its_way_is_that_of_the_time() -> None:
+    pace = Pace(1 << 20, 1 << 26)
+    for _ in range(200):
+        pace.arrived(1 << 20, 0.1, 0, 1, 0.3)
+    assert pace.share == pytest.approx(0.5), "twice that, as at times all are done at once"
+    for _ in range(200):
+        pace.arrived(1 << 10, 0.1, 0, 1, 0.0)  # (few bytes)
+        pace.arrived(1 << 20, 0.1, 0, 1, 0.3)
+    assert pace.share == pytest.approx(0.5, abs=0.01), "by bytes, not by transfers"
+    for _ in range(200):
+        pace.arrived(1 << 20, 0.1, 0, 1, 0.1)
+    assert pace.share == pytest.approx(1.0, abs=1e-3)
 
 
 @given(

@@ -30,12 +30,26 @@ def test_orders_are_few_enough_for_the_board_and_many_enough_for_the_hands(batch
     assert ahead >= 2 and (ahead - 1) * batch >= 2 * hands * rows
 
 
-@given(st.integers(1, 1 << 20), st.integers(1, 64), st.integers(1, 256))
-def test_orders_that_others_make_too_are_small_and_all_but_even(batch: int, hands: int, helpers: int) -> None:
-    rows = rows_among(batch, hands, helpers)
+@given(
+    st.integers(1, 1 << 20),
+    st.integers(1, 64),
+    st.integers(1, 256),
+    st.just(0.0) | st.floats(1e-12, 1e6),
+)
+def test_orders_that_others_make_too_are_small_and_all_but_even(
+    batch: int, hands: int, helpers: int, seconds: float
+) -> None:
+    rows = rows_among(batch, hands, helpers, seconds)
+    assert rows >= rows_among(batch, hands, helpers), "what rows take there makes orders larger, if anything"
     orders = -(-batch // rows)
     assert min(batch, 16) <= rows <= max(2 * 64, batch // 256) and orders <= 512
     assert batch - (orders - 1) * rows > rows - orders, "none has only what is left"
+
+
+def test_orders_that_go_elsewhere_are_larger_where_rows_are_cheap() -> None:
+    assert [rows_among(64, 1, 3, seconds) for seconds in (0.0, 4e-3, 0.8e-3, 1e-6)] == [16, 16, 32, 64]
+    assert rows_among(256, 1, 3, 0.5e-3) == 52
+    assert rows_among(16, 1, 3, 0.8e-3) == 16
 
 
 def test_what_two_processors_do_with_batches_of_64() -> None:

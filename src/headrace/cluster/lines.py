@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from headrace.cache.arena import Arena
 from headrace.channel.wire import BODY_LIMIT, Wire
+from headrace.cluster.granted import Granted, Room
 from headrace.cluster.greeting import GREETING
 from headrace.cluster.members import TROUBLE, Members, ask, greet, members_of
 from headrace.cluster.messages import (
@@ -38,13 +39,11 @@ from headrace.cluster.pooled import Pool
 from headrace.cluster.rows import Receiving
 from headrace.cluster.transports import Transports
 from headrace.coordinate.messages import Order, OrderDone
-from headrace.core import environment
 from headrace.core.errors import HostRefused, ProtocolError
 from headrace.core.layout import RowLayout
 from headrace.engine.board import Claim
 from headrace.planning import Spent
 from headrace.planning.helping import Reach, choose, in_order, to_connect
-from headrace.planning.pacing import Pace
 
 _LOOK = 0.1
 """Seconds between looks at who is there and who is late."""
@@ -65,8 +64,6 @@ _REFUSED = 60.0
 """And one that cannot prepare these rows."""
 _LEAVING = 1.0
 """Seconds for a thread to let go of what NIXL has."""
-_FIRST, _MOST = 4 << 20, 256 << 20
-"""Bytes on their way here: at first, and at most."""
 
 
 class Assistance(NamedTuple):
@@ -95,18 +92,6 @@ class Assistance(NamedTuple):
         )  # fmt: skip
 
 
-@dataclass
-class _Pending:
-    order: Order
-    claim: Claim | None
-    """None: a trial. Somebody else makes the order."""
-    since: float
-    nbytes: int
-    flight: int
-    """Bytes that were under way with it."""
-    transfers: int
-
-
 @dataclass(eq=False)
 class Line:
     """A connection to a helper. One thread receives; the agent's main thread sends."""
@@ -119,7 +104,7 @@ class Line:
     thread: threading.Thread | None = None
     ready: bool = False
     over: bool = False
-    pending: dict[int, _Pending] = field(default_factory=dict)
+    pending: dict[int, Room] = field(default_factory=dict)
     usual: float = 0.0
     """Seconds that an order takes, from its grant to its last row; 0: it was not tried yet."""
     done: int = 0
@@ -160,12 +145,8 @@ class Lines:
         self._late: dict[str, int] = {}
         """By helper: how often it was late, one time after the other."""
         self._transports = Transports()
-        self._void: list[tuple[Order, Claim]] = []
-        self._doubted: dict[int, tuple[Line, dict[int, str]]] = {}
-        """By order: a helper, and which of its rows are bad by what it says."""
         self._numbers = itertools.count(1)
-        self._pace = Pace(_FIRST if environment.paced() else _MOST, _MOST)
-        self._in_flight = 0
+        self._granted = Granted[Line]()
         self._said: set[str] = set()
         self._looked = 0.0
         self._reach, self._free = Reach(), True
@@ -203,7 +184,7 @@ class Lines:
     def best(self, rows: int) -> Line | None:
         """The helper that is likely to be done first with an order of so many rows, if bytes may come."""
         with self._lock:
-            if not self._pace.may_go(rows * self._row, self._in_flight):
+            if not self._granted.may(rows * self._row):
                 return None
             lines = [one for one in self._lines.values() if one.usual and not one.over]
             place = choose([(len(one.pending), one.usual) for one in lines])
@@ -213,21 +194,21 @@ class Lines:
     def next_void(self) -> tuple[Order, Claim] | None:
         """An order that was granted and will not come: it is to be made here."""
         with self._lock:
-            return self._void.pop(0) if self._void else None
+            return self._granted.next_void()
 
     def was_made(self, done: OrderDone) -> None:
         """An order was made here, after a helper perhaps that found samples bad. If they are good, its node does not
         see the files that are seen here, or not just now, or lacks something: it is left alone for a while."""
         with self._lock:
-            line, said = self._doubted.pop(done.order, (None, {}))
-        wrong = sorted(set(said) - {row for row, _, _ in done.faults})
-        if line is None or not wrong:
+            found = self._granted.was_made(done)
+        if found is None:
             return
+        line, said = found
         line.wrong = True
         self._leave_alone(line.node)
         if line.wire is not None:
             line.wire.shut()
-        self._tell(line.node, "samples that are good here are bad there", said[wrong[0]])
+        self._tell(line.node, "samples that are good here are bad there", said)
 
     def wait(self, seconds: float) -> None:
         """Until something has changed here."""
@@ -260,16 +241,10 @@ class Lines:
         )  # fmt: skip
         with self._lock:
             if line.over or line.wire is None:
-                if claim is not None:
-                    self._void.append((order, claim))
+                self._granted.void(order, claim)
                 return
-            if claim is None:
-                nbytes = 0  # (it may never come: others are not to wait for its room)
-            transfers = 1 + sum(len(one.pending) for one in self._lines.values())
-            self._in_flight += nbytes
-            line.pending[number] = _Pending(
-                order, claim, time.monotonic(), nbytes, self._in_flight, transfers
-            )
+            others = sum(len(one.pending) for one in self._lines.values())
+            line.pending[number] = self._granted.grant(order, claim, time.monotonic(), nbytes, others)
             connection = line.wire
         try:
             if land is not None:
@@ -378,30 +353,21 @@ class Lines:
         if isinstance(reply, Refused):
             raise ProtocolError(reply.reason)
         # (it stays among the pending ones until all is here: whoever dies meanwhile, the rows are made again)
-        pending = line.pending.get(reply.number) if isinstance(reply, Rows) else None
-        if not isinstance(reply, Rows) or pending is None:
+        room = line.pending.get(reply.number) if isinstance(reply, Rows) else None
+        if not isinstance(reply, Rows) or room is None:
             raise ProtocolError(f"{connection.name} sent rows that nobody granted room for")
-        order = pending.order
-        into = _rows_of(layout, self._arena, order) if pending.claim is not None else _nowhere(layout, order)
-        receiving.take(reply.number, nbytes, into, _PATIENCE)
-        count = len(order.indices) // 8
-        faults = [(row, reason, trace) for row, reason, trace in reply.faults if 0 <= row < count]
-        now = time.monotonic()
-        took = now - pending.since
+        receiving.take(reply.number, nbytes, room.into(layout, self._arena), _PATIENCE)
+        took = time.monotonic() - room.since
         with self._changed:
             del line.pending[reply.number]
-            self._in_flight -= pending.nbytes
             line.usual += (0.2 if line.usual else 1.0) * (took - line.usual)
             line.done += 1
-            if pending.claim is not None:
-                on_the_way = max(0.0, took - reply.held)
-                self._pace.arrived(pending.nbytes, on_the_way, pending.flight, pending.transfers)
-                if faults:  # (whether a sample is bad is for the job's own machine to say)
-                    self._doubted[order.id] = line, {row: reason for row, reason, _ in faults}
-                    self._void.append((order, pending.claim))
+            good = self._granted.arrived(line, room, reply, took)
             self._changed.notify_all()
-        if pending.claim is not None and not faults:
-            self._done(order, OrderDone(order.id, [], spent=Spent(helped=count)))
+        if good:
+            cpu = reply.cpu if 0.0 < reply.cpu <= took else 0.0  # (it is what somebody says)
+            spent = Spent(helped=room.count, helped_cpu=cpu)
+            self._done(room.order, OrderDone(room.order.id, [], spent=spent))
 
     def _end(self, line: Line, rest: float) -> None:
         """Give back what was granted. ``rest``: seconds for which it is left alone."""
@@ -410,8 +376,7 @@ class Lines:
             another = self._transports.ended(line.key, line.receiving)
             if line.pending and not line.done and not another:
                 rest = max(rest, _AGAIN)  # (it cannot make these rows, and may never)
-            self._void += [(one.order, one.claim) for one in line.pending.values() if one.claim is not None]
-            self._in_flight -= sum(one.nbytes for one in line.pending.values())
+            self._granted.lost(line.pending.values())
             line.pending.clear()
             self._lines.pop(line.key, None)
             if line.late:
@@ -438,19 +403,3 @@ def _helpers_of(view: View, own: str, rank: str) -> dict[str, tuple[Node, Helper
             nodes[node.id] = list(here)
             found.update(here)
     return {key: found[key] for key in in_order(rank, nodes)}
-
-
-def _rows_of(layout: RowLayout, arena: Arena, order: Order) -> list[memoryview]:
-    """Where the rows of an order stand, field by field."""
-    buffer = memoryview(arena.map(order.slot_offset, order.slot_bytes))
-    stop = order.start + len(order.indices) // 8
-    out = []
-    for one, offset in zip(layout.fields, layout.offsets(order.rows), strict=True):
-        out.append(buffer[offset + order.start * one.nbytes : offset + stop * one.nbytes])
-    return out
-
-
-def _nowhere(layout: RowLayout, order: Order) -> list[memoryview]:
-    """Memory for the rows of a trial."""
-    count = len(order.indices) // 8
-    return [memoryview(bytearray(count * one.nbytes)) for one in layout.fields]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 from headrace.core import environment
@@ -19,6 +20,7 @@ from headrace.loader.spec import LoaderSpec
 from headrace.loader.staffing import Staffing
 from headrace.planning import (
     Bridge,
+    Spent,
     Staff,
     ahead_at_first,
     most_ahead,
@@ -63,10 +65,10 @@ class RecipeOrders:
             # (helpers need something to do: what is on the board shows whether they are wanted)
             self.ahead = max(1, ahead_at_first(size, hands + helpers(), self.rows, **shared))
 
-    def cut(self, hands: int, helpers: int) -> int:
-        """Rows of an order, at first. ``helpers``: those who make orders, too."""
+    def cut(self, hands: int, helpers: int, seconds: float = 0.0) -> int:
+        """Rows of an order, at first. ``helpers``: those who make orders, too; ``seconds``: see ``rows_among``."""
         return (
-            rows_among(self.size, hands, helpers)
+            rows_among(self.size, hands, helpers, seconds)
             if helpers
             else rows_per_order(self.size, hands, **self.shared)
         )
@@ -84,7 +86,9 @@ class RecipeDepth(HostDepth):
         self._room = 0
         """Batches that memory can be spared for."""
         self._nbytes = 0
-        self._batches, self._cpu, self._decoded, self._helped = 0, 0.0, 0.0, 0.0
+        self._batches = 0
+        self._before = Spent()
+        """What had been spent when orders were last looked at."""
         self._helpers = orders.helpers()
         if orders.tunes:
             host.spare = 1
@@ -133,26 +137,25 @@ class RecipeDepth(HostDepth):
 
     def _size_orders(self, company: int) -> None:
         """Make orders larger where what they cost besides is much of what they take, as far as memory allows; and
-        smaller where others make some, too.
+        of another size where others make some, too.
 
         (With others not as long as something has to be decoded: what is drawn ahead keeps memory that all share.)
         """
         self._batches += 1
         if not self._room or self._batches % _LOOK:
             return
-        host, orders, spent = self._host, self._orders, self._host.totals.spent
-        cpu, decoded, helped = (
-            spent.cpu - self._cpu,
-            spent.decoded - self._decoded,
-            spent.helped - self._helped,
-        )
-        self._cpu, self._decoded, self._helped = spent.cpu, spent.decoded, spent.helped
+        host, orders, spent, last = self._host, self._orders, self._host.totals.spent, self._before
+        cpu, decoded, helped = spent.cpu - last.cpu, spent.decoded - last.decoded, spent.helped - last.helped
+        elsewhere = (spent.helped_cpu - last.helped_cpu) / helped if helped else 0.0
+        self._before = copy(spent)
         before = host.coordinator.rows_per_order
         if before is None:
             return
         rows, hands, helpers = before, self._depth.hands, orders.helpers() if helped else 0
         if helpers != self._helpers:
-            rows = orders.cut(hands, helpers)
+            rows = orders.cut(hands, helpers, elsewhere)
+        elif helpers:
+            rows = max(rows, orders.cut(hands, helpers, elsewhere))
         self._helpers = helpers
         if cpu > 0 and not helpers and not (company and decoded):
             rows = rows_worth_while(orders.size, hands, rows, cpu / (_LOOK * orders.size), self._nbytes)

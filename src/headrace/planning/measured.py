@@ -62,6 +62,8 @@ class Spent(msgspec.Struct, array_like=True):
     """Of these, those that were in memory there."""
     helped: Number = 0
     """Rows that were prepared on other nodes."""
+    helped_cpu: Seconds = 0.0
+    """CPU seconds that these took there, with asking for their samples."""
 
     def add(self, other: Spent) -> None:
         """Count another order, too."""

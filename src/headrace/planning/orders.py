@@ -8,6 +8,8 @@ _MOST_ROWS = 64
 _LEAST_ELSEWHERE = 16
 _WORTH = 16e-3
 """Seconds of work that make an order worth what it costs besides, which is about one in fifteen of these."""
+_WORTH_ELSEWHERE = 24e-3
+"""The same for one that goes to another machine, where samples are asked for order by order, too."""
 _ROUNDS, _ROUNDS_BYTES = 4, 32 << 20
 """Batches that are in the hands at once, at most, where orders are large: so many, or as many as have these bytes."""
 
@@ -25,10 +27,12 @@ def rows_per_order(batch_size: int, hands: int, *, shared: bool = False, ranks: 
     return max(4, min(_MOST_ROWS, -(-batch_size // parts)), -(-batch_size // 512))
 
 
-def rows_among(batch_size: int, hands: int, helpers: int) -> int:
+def rows_among(batch_size: int, hands: int, helpers: int, seconds: float = 0.0) -> int:
     """Rows of an order where helpers on other nodes make some, too. They are of another speed than the hands here,
-    and a batch waits for the slowest: so each has a small part, but one that is worth a message between machines."""
-    rows = min(batch_size, max(_LEAST_ELSEWHERE, rows_per_order(batch_size, hands + helpers)))
+    and a batch waits for the slowest: so each has a small part, but one that is worth a message between machines.
+    ``seconds``: CPU time that a row takes helpers; 0: not known."""
+    worth = min(_MOST_ROWS, math.ceil(_WORTH_ELSEWHERE / seconds)) if seconds else 0
+    rows = min(batch_size, max(_LEAST_ELSEWHERE, worth, rows_per_order(batch_size, hands + helpers)))
     return -(-batch_size // max(1, batch_size // rows))
 
 

@@ -208,7 +208,7 @@ class Agent:
         delay = max(0.0, took - grant.held)
         self.delays.append((now, delay))
         if self._pace is not None:
-            self._pace.arrived(grant.nbytes, delay, grant.flight, grant.transfers)
+            self._pace.arrived(grant.nbytes, delay, grant.flight, grant.transfers, took - delay)
         if not self.closed:
             self._client.helped(grant)
             self._look()

@@ -118,13 +118,40 @@ def test_a_machine_that_stands_still_is_nobodys_fault() -> None:
         "print(probe.held)\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", code], **pipes) as job:
-        assert job.stdout is not None
-        assert job.stdout.readline() == "ready\n"
-        for _ in range(4):
-            job.send_signal(signal.SIGSTOP)
-            time.sleep(0.5)
-            job.send_signal(signal.SIGCONT)
-            time.sleep(0.02)
-        found, _ = job.communicate("\n")
-    assert float(found) < 0.4
+    held = 1.0
+    for _ in range(3):  # (other load on the machine makes a single one too high, as everywhere here)
+        with subprocess.Popen([sys.executable, "-c", code], **pipes) as job:
+            assert job.stdout is not None
+            assert job.stdout.readline() == "ready\n"
+            for _ in range(4):
+                job.send_signal(signal.SIGSTOP)
+                time.sleep(0.5)
+                job.send_signal(signal.SIGCONT)
+                time.sleep(0.02)
+            found, _ = job.communicate("\n")
+        held = min(held, float(found))
+        if held < 0.4:
+            break
+    assert held < 0.4, "it would be 0.8 every time"
+
+
+def test_what_a_hypervisor_takes_away_counts_for_its_share_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the time in which somebody seems to have run with the lock in hand, others' machines had so much."""
+    probe = GilProbe()
+    probe._napped, probe._waited = 0.1, 0.9
+    assert probe.held == 0.9
+    probe._stolen, probe._wanted = 80, 90
+    assert probe.held == pytest.approx(0.5) and probe.seconds == pytest.approx(0.2)
+    read = iter([(100, 1000), (190, 1100)])
+    monkeypatch.setattr(gil, "_ticks", lambda: next(read))
+    probe = GilProbe()
+    with probe:
+        spin()
+    left = 0.1 * probe._waited  # nine tenths were not ours
+    assert probe._waited > 0 and probe.held == pytest.approx(left / (probe._napped + left))
+
+
+def test_accounts_of_the_machine_are_read() -> None:
+    stolen, wanted = gil._ticks()
+    spin()
+    assert 0 <= stolen <= gil._ticks()[0] and wanted < gil._ticks()[1]

@@ -3,7 +3,8 @@
 A probe thread sleeps for a moment and looks how much later than due it runs again. While other threads hold
 the lock, it has to wait for it; while they run in code that released it, it does not. Waiting for a CPU, on a busy
 machine, is another matter, of which the system keeps account. So is a machine that stands still (its hypervisor runs
-others, a process is stopped): whoever holds the lock runs meanwhile, or waits for a CPU or for storage.
+others, a process is stopped): whoever holds the lock runs meanwhile, or waits for a CPU or for storage. (What a
+hypervisor takes away passes for time in which somebody ran; of that the system keeps account, too.)
 """
 
 from __future__ import annotations
@@ -20,16 +21,19 @@ class GilProbe:
 
     def __init__(self) -> None:
         self._napped = self._waited = 0.0
+        self._stolen = self._wanted = 0
         self._late = self._ran = self._stored = 0.0  # since it was last entered
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._idle = self._queued = 0.0
+        self._ticks = 0, 0
 
     def __enter__(self) -> GilProbe:
         self._idle = _idle_overshoot()  # before user code runs
         self._stop.clear()
         self._late = self._ran = self._stored = 0.0
         self._queued = _queued()
+        self._ticks = _ticks()
         self._thread = threading.Thread(target=self._watch, name="headrace-gil", daemon=True)
         self._thread.start()
         return self
@@ -40,6 +44,9 @@ class GilProbe:
         queued = _queued() - self._queued
         self._thread.join()
         self._waited += self._stored + min(self._late, self._ran + queued)
+        (stolen_before, wanted_before), (stolen, wanted) = self._ticks, _ticks()
+        self._stolen += stolen - stolen_before
+        self._wanted += wanted - wanted_before
 
     def _watch(self) -> None:
         # (nothing in the loop may give up the lock but the nap: to get it back takes as long as what is measured)
@@ -61,12 +68,16 @@ class GilProbe:
     @property
     def seconds(self) -> float:
         """How long was measured."""
-        return self._napped + self._waited
+        return self._napped + self._held()
 
     @property
     def held(self) -> float:
         """Share of the time in which others held the lock, 0 to 1."""
-        return self._waited / self.seconds if self.seconds else 0.0
+        return self._held() / self.seconds if self.seconds else 0.0
+
+    def _held(self) -> float:
+        """Seconds for which others held the lock. Of what seems to be, the machine ran others' work for a part."""
+        return self._waited * (1.0 - min(1.0, self._stolen / self._wanted if self._wanted else 0.0))
 
 
 def _used() -> tuple[float, int]:
@@ -82,6 +93,16 @@ def _queued() -> float:
             return int(file.read().split()[1]) * 1e-9
     except (OSError, ValueError, IndexError):
         return 0.0
+
+
+def _ticks() -> tuple[int, int]:
+    """CPU time of the whole machine that a hypervisor gave to others, and all that was wanted, that included."""
+    try:
+        with open("/proc/stat", "rb") as file:
+            user, nice, system, _, _, irq, soft, stolen = map(int, file.readline().split()[1:9])
+    except (OSError, ValueError):
+        return 0, 0
+    return stolen, user + nice + system + irq + soft + stolen
 
 
 _overshoot: float | None = None

@@ -48,6 +48,18 @@ def test_a_tier_whose_lock_was_kept_is_tried_again(tmp_path: Path, monkeypatch: 
     disk.close()
 
 
+def test_samples_need_no_names_while_nothing_of_them_is_moved(tmp_path: Path) -> None:
+    tier = DiskTier(str(tmp_path), LEAST, b"o" * 16)
+    assert stage(tmp_path, source_of()).in_use
+    measured = DiskStage(DiskUse(tier, False, 1.0, "key", 400, measured=True), source_of())
+    assert measured.in_use, "it is not known how large decoded samples are"
+    measured.keep_decoded({str(row).encode(): np.zeros((64, 64, 3), np.uint8) for row in range(8)})
+    assert not measured.in_use, "nor what it takes to decode them"
+    measured.saw(Spent(prepared=64, decoded=64, decode=1.0, cpu=1.0, fetched=64, fetched_bytes=64e3))
+    assert measured.in_use, "it pays"
+    measured.close()
+
+
 class Broken(SyntheticSource):
     """Raises as it is asked what some samples are."""
 

@@ -105,6 +105,11 @@ class DiskStage:
         if disk is not None and pid == os.getpid():
             disk.close()
 
+    @property
+    def in_use(self) -> bool:
+        """Whether samples may be there, or go there. (Where not, nobody need know what they are called.)"""
+        return self._use.encoded or self._pays(tries=True)
+
     def names(self, indices: NDArray[np.int64]) -> list[bytes]:
         """What samples are called here."""
         return identities_of(self._source, indices)

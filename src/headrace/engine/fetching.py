@@ -134,14 +134,15 @@ class FetchStage:
         lacking = missing = todo.missing()
         spent, names = Spent(), {}
         to_disk: dict[int, bytes] = {}
-        if self._disk is not None and len(missing):
-            names = dict(zip(missing.tolist(), self._disk.names(indices[missing]), strict=True))
-            missing = self._from_disk(self._disk, order, names, todo, inputs, spent)
-            if self._disk.has_room and not order.fill and not (keep & _DECODED).any():
+        disk = self._disk if self._disk is not None and len(missing) and self._disk.in_use else None
+        if disk is not None:
+            names = dict(zip(missing.tolist(), disk.names(indices[missing]), strict=True))
+            missing = self._from_disk(disk, order, names, todo, inputs, spent)
+            if disk.has_room and not order.fill and not (keep & _DECODED).any():
                 to_disk = {
                     row: name
                     for row, name in names.items()
-                    if forms[row] != _IS_DECODED and self._disk.is_decoded(name)
+                    if forms[row] != _IS_DECODED and disk.is_decoded(name)
                 }
         if len(missing):
             blobs, each = self._reader.read(indices[missing], patient=not order.fill)
@@ -191,10 +192,10 @@ class FetchStage:
             if inputs[row] is not None and forms[row] == _IS_ENCODED
         ]
         published = self._publisher.encoded(order, fresh, inputs)
-        if self._disk is not None and len(missing):
+        if disk is not None and len(missing):
             # (what goes there decoded does so once it is)
             rows = [row for row in missing.tolist() if row not in to_disk]
-            self._to_disk(self._disk, rows, names, inputs, published)
+            self._to_disk(disk, rows, names, inputs, published)
         augmented = todo.augmented().tolist()
         return Fetched(order, claim, work, ways, augmented, published, spent, to_disk)
 

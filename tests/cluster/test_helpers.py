@@ -428,6 +428,19 @@ def test_recipes_with_code_of_the_users_stay_at_home(servers: Servers, photos: P
         assert all(worker.id >= 0 for worker in loader._epochs.session.host.workers)
 
 
+def test_a_job_that_wants_no_help_gets_none(
+    servers: Servers, photos: Path, wanted: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers.help("n1", 1)
+    servers.tell()
+    monkeypatch.setenv("HEADRACE_HELP", "0")
+    with hr.DataLoader(recipe(photos), **OPTIONS) as loader:
+        assert same(epochs(loader), wanted)
+        stats = loader.stats()
+        assert stats.pool.samples > 0 and stats.pool.helped == 0
+        assert all(worker.id >= 0 for worker in loader._epochs.session.host.workers), "there is no agent"
+
+
 def helped(loader: Any) -> int:
     """Rows that helpers made, once there are some."""
     for _ in range(200):

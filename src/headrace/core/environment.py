@@ -132,6 +132,11 @@ def paced() -> bool:
     return os.environ.get("HEADRACE_PACING", "").lower() not in ("0", "false", "no")
 
 
+def helped() -> bool:
+    """``HEADRACE_HELP``: whether other nodes may prepare rows of this job."""
+    return os.environ.get("HEADRACE_HELP", "").lower() not in _NO
+
+
 def host_events() -> str:
     """``HEADRACE_HOST_EVENTS``: a file to which a shared host writes all that it is told; empty: none."""
     return os.environ.get("HEADRACE_HOST_EVENTS", "")

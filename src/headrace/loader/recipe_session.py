@@ -17,6 +17,7 @@ from headrace.cluster.joining import Joined
 from headrace.cluster.lines import Assistance
 from headrace.coordinate.coordinator import Batch, Draws
 from headrace.coordinate.messages import Order, OrderDone
+from headrace.core import environment
 from headrace.core.errors import HeadraceError, StorageUnavailable
 from headrace.core.forms import Form
 from headrace.core.layout import RowLayout
@@ -138,6 +139,8 @@ class RecipeSession(Hosted):
         # (where workers are to be readied by a function, others would not be)
         readied = spec.work.init is not None and staffing.user_code
         if self.pool is None or self.collator is not None or not staffing.workers or readied:
+            return None
+        if not environment.helped():
             return None
         return self.pool.assistance(
             self.recipe, decoded=self.caches_decoded, tier=self.disk, workers=staffing.workers

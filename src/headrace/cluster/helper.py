@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import select
 import signal
 import socket
@@ -21,6 +22,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any
 
 import msgspec
@@ -65,6 +67,8 @@ _MOST_GRANTS = 256
 """Grants that may wait, of all connections."""
 _AGAIN = 10.0
 """Seconds between two tries to start a helper, where one has failed."""
+_LEAST_URGENT, _NICES = b"19", 0.1
+"""What is written of a session, and seconds between two of those that the kernel takes from users."""
 
 
 class Config(msgspec.Struct):
@@ -325,6 +329,19 @@ def step_back() -> None:
     """Run when nobody else does. All threads do: those that are there, too."""
     for thread in os.listdir("/proc/self/task"):
         _step_back(int(thread))
+    if os.getsid(0) == os.getpid():  # (it is nobody else's)
+        threading.Thread(target=_step_back_by_session, name="headrace-help", daemon=True).start()
+
+
+def _step_back_by_session() -> None:
+    """Where the kernel divides CPU time among sessions first, threads that would run when nobody else does get as
+    much as all of somebody else's together: the session has to be less urgent, too."""
+    with contextlib.suppress(OSError):
+        for _ in range(_MOST_CLIENTS):
+            with contextlib.suppress(BlockingIOError):  # (another helper has just said it)
+                Path("/proc/self/autogroup").write_bytes(_LEAST_URGENT)
+                return
+            time.sleep(_NICES * (1.0 + random.random()))
 
 
 def _step_back(thread: int) -> None:
@@ -354,7 +371,10 @@ class Helpers:
 
     def _start(self) -> None:
         process = subprocess.Popen(
-            [sys.executable, "-m", "headrace.cluster.helper"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", "headrace.cluster.helper"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,  # (see step_back)
         )
         assert process.stdin is not None
         with contextlib.suppress(OSError):

@@ -78,24 +78,34 @@ class Node:
         print("$", *command, flush=True)
         module = [sys.executable, "-m", "ray.scripts.scripts", *command[1:]]
         log = folder / f"{number}.log"
-        with log.open("w") as out:
-            # (--block: it stays as long as the node does; a session of its own: so it is known what belongs to it)
-            self._process = subprocess.Popen(
-                [*module, *SMALL, "--block", "--min-worker-port=0", "--max-worker-port=0"],
-                env=self.environment,
-                stdout=out,
-                stderr=out,
-                start_new_session=True,
-            )
+        for last in (False, True):
+            with log.open("w") as out:
+                # (--block: it stays as long as the node; a session of its own: so it is known what belongs to it)
+                self._process = subprocess.Popen(
+                    [*module, *SMALL, "--block", "--min-worker-port=0", "--max-worker-port=0"],
+                    env=self.environment,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+            if self._started(log):
+                return
+            # Ray gives a node half a minute, which may be too little where the machine is busy.
+            if last:
+                sys.exit(f"Ray did not start:\n{log.read_text()}")
+
+    def _started(self, log: Path) -> bool:
+        """Wait for it; of one that does not start, nothing is left."""
+        started = False
         deadline = time.monotonic() + 90
         try:
-            while "Ray runtime started" not in log.read_text():
-                if self._process.poll() is not None or time.monotonic() > deadline:
-                    sys.exit(f"Ray did not start:\n{log.read_text()}")
+            while not started and self._process.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.1)
-        except BaseException:
-            self.kill()
-            raise
+                started = "Ray runtime started" in log.read_text()
+        finally:
+            if not started:
+                self.kill()
+        return started
 
     def kill(self) -> None:
         """SIGKILL to all of them, as if its power had failed."""

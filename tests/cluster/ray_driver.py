@@ -28,6 +28,7 @@ from headrace.cluster.node_actor import NAMESPACE, Terms
 from headrace.cluster.ports import parse_ports
 from headrace.core.errors import HostUnavailable
 from tests.loader.helpers import wait_until
+from tests.patient_ray import once_more
 
 NODES = 3
 
@@ -232,17 +233,28 @@ def interrupts(ray: Any, folder: str) -> dict[str, Any]:
 CLUSTER: Any = None
 
 
+def start() -> Any:
+    """Ray's nodes."""
+    from ray.cluster_utils import Cluster
+
+    terms = {"num_cpus": 2, "object_store_memory": 80 << 20}
+    cluster = Cluster(initialize_head=True, head_node_args={**terms, "include_dashboard": False})
+    try:
+        for _ in range(NODES - 1):
+            cluster.add_node(**terms)
+    except BaseException:
+        cluster.shutdown()
+        raise
+    return cluster
+
+
 def main() -> None:
     """Start Ray, run, and print what came of it."""
     global CLUSTER
     import ray
-    from ray.cluster_utils import Cluster
 
     what, folder = sys.argv[1:]
-    small = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
-    CLUSTER = Cluster(initialize_head=True, head_node_args=small)
-    for _ in range(NODES - 1):
-        CLUSTER.add_node(num_cpus=2, object_store_memory=80 << 20)
+    CLUSTER = once_more(start)
     ray.init(address=CLUSTER.address, namespace="tests", log_to_driver=False, logging_level="ERROR")
     try:
         print(

@@ -16,6 +16,7 @@ from ray import train, tune
 from ray.train.torch import TorchConfig, TorchTrainer, prepare_data_loader
 from ray.train.v2.api.config import RunConfig, ScalingConfig
 
+from tests.patient_ray import once_more
 from tests.trainers.data import KINDS, Data, Log, run_cases
 
 FOLDER, OUT = Path(sys.argv[1]), Path(sys.argv[2])
@@ -69,9 +70,11 @@ def start_ray() -> Iterator[None]:
     """A small cluster on this machine, whose workers know what tests set."""
     kept = ("HEADRACE_RUNTIME_DIR", "HEADRACE_PROFILES", "GLOO_SOCKET_IFNAME", "PYTHONPATH")
     environment = {name: os.environ[name] for name in kept if name in os.environ}
-    ray.init(
-        num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": environment},
-        object_store_memory=100 << 20,
+    once_more(
+        lambda: ray.init(
+            num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": environment},
+            object_store_memory=100 << 20,
+        )
     )  # fmt: skip
     try:
         yield

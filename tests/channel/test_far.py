@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from headrace.channel.channel import wait
+from headrace.core.forms import CACHEABLE
 from tests.channel.namespaces import Namespace, existing, linked
 from tests.loader.helpers import wait_until
 from tests.sharing.driver import Job
@@ -119,10 +120,12 @@ def test_jobs_far_away_draw_whole_epochs_report_and_leave(
         assert job.stats["samples"] == SIZE * job.spec["epochs"]
 
     def all_back() -> bool:
-        """What they might have filled, and could not, is granted to nobody, but for what is drawn of a next epoch."""
+        """What they might have filled, and could not, is granted to nobody, but for what is drawn of a next epoch:
+        of each sample a block in each form."""
         status = machines.ask(machines.far, "status")
+        print(status["memory"], status["jobs"])
         ahead = sum(job["delivered"] % SIZE for job in status["jobs"])
-        return bool(status["memory"]["granted"] <= ahead)
+        return bool(status["memory"]["granted"] <= len(CACHEABLE) * ahead)
 
     assert wait_until(all_back, 120)
     status = machines.ask(machines.far, "status")

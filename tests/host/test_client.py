@@ -124,7 +124,7 @@ def test_a_host_that_cannot_be_ended_is_done_without_and_gives_nothing_twice(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One in another container, say. When it goes on, it sees that jobs have given it up, and goes."""
-    monkeypatch.setenv("HEADRACE_HOST_PATIENCE", "3")
+    monkeypatch.setenv("HEADRACE_HOST_PATIENCE", "8")
     monkeypatch.setattr(runtime, "depose", lambda channel: False)
     with opened(terms("token", 64)) as client:
         pid = host_of(client)

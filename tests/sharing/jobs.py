@@ -10,6 +10,7 @@ import atexit
 import faulthandler
 import importlib
 import json
+import mmap
 import multiprocessing
 import os
 import select
@@ -20,6 +21,8 @@ import time
 import traceback
 import warnings
 from typing import Any, NoReturn
+
+import numpy as np
 
 import headrace as hr
 from tests.sharing import recipes
@@ -48,7 +51,31 @@ def build(spec: dict[str, Any], **other: Any) -> hr.DataLoader[Any]:
     return hr.DataLoader(recipes.recipe(**spec["data"]), **options)
 
 
-def epoch(spec: dict[str, Any], loader: Any, number: int, name: str = "epoch") -> None:
+class Together:
+    """Jobs that keep pace, whatever the machine does to one of them: none is more than a few batches ahead."""
+
+    AHEAD = 2
+
+    def __init__(self, path: str, place: int, jobs: int) -> None:
+        """``path``: of a file that all of them have, with room for a count of each, which is zero."""
+        with open(path, "r+b") as file:
+            self._counts = np.frombuffer(mmap.mmap(file.fileno(), 8 * jobs), np.int64)
+        self._place = place
+
+    def go_on(self) -> None:
+        """One batch more; waits for those that are behind."""
+        self._counts[self._place] += 1
+        while self._counts[self._place] > self._counts.min() + self.AHEAD:
+            time.sleep(0.001)
+
+    def leave(self) -> None:
+        """Nobody waits for this one any more."""
+        self._counts[self._place] = np.iinfo(np.int64).max
+
+
+def epoch(
+    spec: dict[str, Any], loader: Any, number: int, name: str = "epoch", together: Together | None = None
+) -> None:
     """One epoch: every batch is checked and its targets are noted."""
     whole = recipes.everything()
     batches: list[list[int]] = []
@@ -74,6 +101,8 @@ def epoch(spec: dict[str, Any], loader: Any, number: int, name: str = "epoch") -
             return
         if spec.get("slow"):
             time.sleep(spec["slow"])
+        if together is not None:
+            together.go_on()
     say(
         event=name,
         number=number,
@@ -152,6 +181,7 @@ def run(spec: dict[str, Any]) -> None:
     if spec.get("wait"):
         say(event="waiting")
         sys.stdin.readline()
+    together = Together(*spec["together"]) if "together" in spec else None
     with build(spec) as loader:
         if "state" in spec:
             loader.load_state_dict(spec["state"])
@@ -163,9 +193,11 @@ def run(spec: dict[str, Any]) -> None:
                 pairs = [[a[1].tolist(), b[1].tolist()] for a, b in zip(loader, validation, strict=True)]
                 say(event="pairs", train=[a for a, _ in pairs], validation=[b for _, b in pairs])
                 continue
-            epoch(spec, loader, number)
+            epoch(spec, loader, number, together=together)
             if validation is not None:
                 epoch(spec, validation, number, "validation")
+        if together is not None:
+            together.leave()
         stats = loader.stats()
         say(
             event="stats",

@@ -66,10 +66,15 @@ def recently_used(uses: list[np.ndarray], room: int) -> int:
     return misses
 
 
-def jobs_together(start: Start, specs: list[dict[str, Any]], **environment: str) -> list[Job]:
-    """Jobs that begin at the same time, and go on at the same pace."""
+def jobs_together(start: Start, specs: list[dict[str, Any]], counts: Path, **environment: str) -> list[Job]:
+    """Jobs that begin at the same time, and go on at the same pace: one that the machine stops for a while, now and
+    then, uses samples at other times than anybody could foresee."""
+    counts.write_bytes(bytes(8 * len(specs)))
     terms = {"data": {"size": SIZE}, "wait": True, "slow": 0.004}
-    jobs = [start(environment, **terms, **spec) for spec in specs]
+    jobs = [
+        start(environment, **terms, **spec, together=[str(counts), place, len(specs)])
+        for place, spec in enumerate(specs)
+    ]
     for job in jobs:
         job.until("waiting")
     for job in jobs:
@@ -91,7 +96,7 @@ def test_two_jobs_prepare_little_more_than_has_to_be(start: Start, place: Path, 
             {"loader": {**UNIFORM, "seed": seed, "eviction": eviction}, "epochs": epochs} for seed in (1, 2)
         ]
         environment = {"HEADRACE_HOST_EVENTS": str(log)} if eviction == "auto" else {}
-        jobs = jobs_together(start, specs, **environment)
+        jobs = jobs_together(start, specs, tmp_path / eviction, **environment)
         jobs[0].until("epoch")
         assert control.status().eviction == ("reuse" if eviction == "auto" else "lru")
         decodes[eviction] = end_all(jobs)
@@ -119,7 +124,7 @@ def test_ranks_of_one_job_prepare_little_more_than_has_to_be(
         {"loader": {**UNIFORM, "seed": 5, "rank": rank, "world_size": ranks}, "epochs": epochs}
         for rank in range(ranks)
     ]
-    jobs = jobs_together(start, specs, HEADRACE_HOST_EVENTS=str(log))
+    jobs = jobs_together(start, specs, tmp_path / "counts", HEADRACE_HOST_EVENTS=str(log))
     jobs[0].until("epoch")
     assert control.status().eviction == "reuse"
     decodes = end_all(jobs)

@@ -13,13 +13,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.bucket.network import NoNetwork, inside
-from benchmarks.cluster.groups import busy, enter, make_cgroup, make_cpuset
-from benchmarks.cluster.incast import BATCHES, Incast
+from benchmarks.cluster.groups import busy, enter, make_cgroup, make_cpuset, one_queue
+from benchmarks.cluster.incast import BATCHES, WAITS, Incast
 from benchmarks.cluster.network import Lan
 from benchmarks.cluster.ray_nodes import RayNodes
 from benchmarks.cluster.storage import Storage
@@ -29,6 +30,8 @@ from benchmarks.cluster.tf_service import python as tf_python
 from benchmarks.common.photos import PhotosUnavailable, make_large_photos, make_photos
 from benchmarks.common.progress import say
 from benchmarks.common.report import Target, header, publish, table, target
+from benchmarks.common.rounds import STOLEN, least_stolen
+from benchmarks.common.tree import busy_cpu, stolen_cpu, stolen_since
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODES = 4
@@ -36,6 +39,10 @@ LARGE = 200
 """Photos of 3 to 6 megapixels."""
 RANK_CPUS = 0.3
 """CPUs of a rank whose node has none left: for its loop, and for taking rows in."""
+_TURNS, _TURN, _SETTLING = 6, 10, 3
+"""Turns of each of two jobs, epochs in each, and those of them that do not count."""
+_TRIES, _REST = 3, 20.0
+"""How often a run is repeated for which other machines on the same hardware left too little; seconds before that."""
 _PATIENCE, _PATIENCE_QUICK = 600.0, 100.0
 """Seconds after which jobs that are not done are given up."""
 CONTENDERS = ("torch", "ray", "tf", "alone", "uniform", "headrace")
@@ -43,6 +50,8 @@ CONTENDERS = ("torch", "ray", "tf", "alone", "uniform", "headrace")
 OTHERS = ("torch", "ray", "tf")
 _UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 Run = dict[str, Any]
+_STOLEN_WAITS = 0.02
+"""The share of CPU time that others may have where single waits count: a second of it would be the longest."""
 
 
 class ClusterBench:
@@ -80,7 +89,7 @@ class ClusterBench:
             self.nbytes = sum(path.stat().st_size for path in folder.rglob("*.jpg"))
             for number in range(self.rounds):
                 for name in self.contenders:
-                    self.shared_data(lan, ray, name)
+                    self.note(name, self.quietly(name, partial(self.shared_data, lan, ray, name)))
                     if name == "ray":
                         # (Ray 2.60's nodes may end as they take back object stores that groups of a job had)
                         ray.close()
@@ -107,9 +116,18 @@ class ClusterBench:
             shown = ", ".join(f"{key} {value:,.1f}" for key, value in run.items() if isinstance(value, float))
             say(f"{name}: {shown}")
 
+    def quietly(self, name: str, measure: Callable[[], Run | None], most: float = STOLEN) -> Run | None:
+        """Measure, again where other machines on the same hardware had more than ``most`` of the CPUs."""
+
+        def again(stolen: float) -> None:
+            say(f"{name}: others had {stolen:.0%} of the CPUs meanwhile; once more")
+            time.sleep(_REST)
+
+        return least_stolen(measure, 1 if self.quick else _TRIES, again, most)
+
     # -- one dataset, a job on each node -----------------------------------------------------------------------------
 
-    def shared_data(self, lan: Lan, ray: RayNodes, name: str) -> None:
+    def shared_data(self, lan: Lan, ray: RayNodes, name: str) -> Run | None:
         """A job on each node over the same photos, behind a cable of storage's that is short."""
         lan.limit(lan.storage, self.storage_rate)
         for node in lan.nodes:
@@ -122,7 +140,7 @@ class ClusterBench:
                 service = TfService(lan)
             except NoService as error:
                 say(f"tf: {error}")
-                return
+                return None
             words = ["--source", service.source, "--photos", str(self.photos)]
         try:
             before = [lan.moved(one)[1 if one == lan.storage else 0] for one in (lan.storage, *lan.nodes)]
@@ -131,14 +149,14 @@ class ClusterBench:
             cpu = used_cpu() - cpu
             after = [lan.moved(one)[1 if one == lan.storage else 0] for one in (lan.storage, *lan.nodes)]
             if ranks is None:
-                return
+                return None
             fetched = 0.0
             if name in ("headrace", "uniform"):
                 told = json.loads(ray.command("status", "--json"))
                 fetched = float(sum(one["fetched_bytes"] for one in told)) / self.nbytes
             links = [(now - then) / 1e6 for now, then in zip(after, before, strict=True)]
             images = sum(epoch["images"] for rank in ranks for epoch in rank["epochs"])
-            run: Run = {
+            return {
                 "first": sum(rank["epochs"][0]["images"] / rank["epochs"][0]["seconds"] for rank in ranks),
                 "later": sum(
                     statistics.mean(one["images"] / one["seconds"] for one in rank["epochs"][1:])
@@ -151,7 +169,6 @@ class ClusterBench:
                 "cpu_s_per_1000": 1000 * cpu / images,
                 "whole": all(epoch["images"] == self.photos for rank in ranks for epoch in rank["epochs"]),
             }
-            self.note(name, run)
         finally:
             if name in ("headrace", "uniform"):
                 ray.command("stop")
@@ -164,36 +181,59 @@ class ClusterBench:
     ) -> list[Run] | None:  # fmt: skip
         """Jobs on some nodes, at the same time; None: one of them failed."""
         with tempfile.TemporaryDirectory(prefix="hr-cluster-") as meeting:
-            processes = []
-            for node in nodes:
-                command = [
-                    *inside(lan.nodes[node]), tf_python() if name == "tf" else sys.executable, "-m",
-                    "benchmarks.cluster.job", name, "--workers", str(workers), "--epochs", str(epochs),
-                    "--meet", meeting, "--ranks", str(len(list(nodes))), "--name", str(node), *words,
-                ]  # fmt: skip
-                processes.append(
-                    subprocess.Popen(
-                        command,
-                        stdout=subprocess.PIPE,
-                        stderr=subprocess.PIPE,
-                        text=True,
-                        env={**(tf_environment() if name == "tf" else ray.environment(node)), **(more or {})},
-                        preexec_fn=(lambda: enter(cgroup)) if cgroup else None,
+            told = ["--meet", meeting, "--ranks", str(len(list(nodes))), *words]
+            return self.gather(
+                name,
+                [
+                    self.begin(
+                        lan,
+                        ray,
+                        name,
+                        node,
+                        epochs=epochs,
+                        workers=workers,
+                        cgroup=cgroup,
+                        more=more,
+                        words=told,
                     )
-                )
-            patience = _PATIENCE_QUICK if self.quick else _PATIENCE
-            out, until = [], time.monotonic() + patience
-            for process in processes:
-                try:
-                    said, error = process.communicate(timeout=max(1.0, until - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    said, error = process.communicate()
-                if process.returncode or not said:
-                    say(f"{name}: {error.strip().splitlines()[-1] if error.strip() else process.returncode}")
-                else:
-                    out.append(json.loads(said.splitlines()[-1]))
-            return out if len(out) == len(processes) else None
+                    for node in nodes
+                ],
+            )
+
+    @staticmethod
+    def begin(
+        lan: Lan, ray: RayNodes, name: str, node: int, *, epochs: int, workers: int, cgroup: str = "",
+        more: dict[str, str] | None = None, words: Sequence[str] = (),
+    ) -> subprocess.Popen[str]:  # fmt: skip
+        """A job on a node."""
+        command = [
+            *inside(lan.nodes[node]), tf_python() if name == "tf" else sys.executable, "-m", "benchmarks.cluster.job",
+            name, "--workers", str(workers), "--epochs", str(epochs), "--name", str(node), *words,
+        ]  # fmt: skip
+        return subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**(tf_environment() if name == "tf" else ray.environment(node)), **(more or {})},
+            preexec_fn=(lambda: enter(cgroup)) if cgroup else None,
+        )
+
+    def gather(self, name: str, processes: Sequence[subprocess.Popen[str]]) -> list[Run] | None:
+        """What jobs found; None: one of them failed."""
+        patience = _PATIENCE_QUICK if self.quick else _PATIENCE
+        out, until = [], time.monotonic() + patience
+        for process in processes:
+            try:
+                said, error = process.communicate(timeout=max(1.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                said, error = process.communicate()
+            if process.returncode or not said:
+                say(f"{name}: {error.strip().splitlines()[-1] if error.strip() else process.returncode}")
+            else:
+                out.append(json.loads(said.splitlines()[-1]))
+        return out if len(out) == len(processes) else None
 
     # -- photos that are costly to decode ----------------------------------------------------------------------------
 
@@ -203,32 +243,37 @@ class ClusterBench:
         folder = make_large_photos(REPOSITORY / ".data", LARGE)
         for node in lan.nodes:
             lan.limit(node, self.node_rate)
-        kinds = {"encoded": ["--tier", "none"], "decoded": ["--tier", "cluster"], "as measured": []}
-        for name, words in kinds.items():
-            ray.command("start", "--memory", "256MiB", "--cpus", "0")
-            try:
-                before, cpu = [lan.moved(node)[0] for node in lan.nodes], used_cpu()
-                ranks = self.ranks(
-                    lan, ray, "uniform", range(NODES), epochs=6,
-                    words=["--source", str(folder.resolve()), "--large", *words],
-                )  # fmt: skip
-                moved = [lan.moved(node)[0] - then for node, then in zip(lan.nodes, before, strict=True)]
-                cpu = used_cpu() - cpu
-            finally:
-                ray.command("stop")
-            if ranks is not None:
-                rates = [[one["images"] / one["seconds"] for one in rank["epochs"]] for rank in ranks]
-                run: Run = {
-                    "epochs": [sum(of) for of in zip(*rates, strict=True)],
-                    "first": sum(rate[0] for rate in rates),
-                    # (jobs are over one after the other: some have the last epoch to themselves)
-                    "later": sum(statistics.median(rate[1:]) for rate in rates),
-                    "node_mb": statistics.mean(moved) / 1e6,
-                    "cpu_s_per_1000": 1000
-                    * cpu
-                    / sum(one["images"] for rank in ranks for one in rank["epochs"]),
-                }
-                self.note(f"large, {name}", run)
+        # (an epoch of decoded photos is over in half a second, and says little by itself)
+        kinds = {
+            "encoded": (6, ["--tier", "none"]),
+            "decoded": (24, ["--tier", "cluster"]),
+            "as measured": (24, []),
+        }
+        for kind, (epochs, words) in kinds.items():
+            name, source = f"large, {kind}", ["--source", str(folder.resolve()), "--large"]
+            self.note(name, self.quietly(name, partial(self.large_data, lan, ray, [*source, *words], epochs)))
+
+    def large_data(self, lan: Lan, ray: RayNodes, words: Sequence[str], epochs: int) -> Run | None:
+        """One of these ways."""
+        ray.command("start", "--memory", "256MiB", "--cpus", "0")
+        try:
+            before, cpu = [lan.moved(node)[0] for node in lan.nodes], used_cpu()
+            ranks = self.ranks(lan, ray, "uniform", range(NODES), epochs=epochs, words=words)
+            moved = [lan.moved(node)[0] - then for node, then in zip(lan.nodes, before, strict=True)]
+            cpu = used_cpu() - cpu
+        finally:
+            ray.command("stop")
+        if ranks is None:
+            return None
+        rates = [[one["images"] / one["seconds"] for one in rank["epochs"]] for rank in ranks]
+        return {
+            "epochs": [sum(of) for of in zip(*rates, strict=True)],
+            "first": sum(rate[0] for rate in rates),
+            # (jobs are over one after the other: some have the last epoch to themselves)
+            "later": sum(statistics.median(rate[1:]) for rate in rates),
+            "node_mb_per_epoch": statistics.mean(moved) / 1e6 / epochs,
+            "cpu_s_per_1000": 1000 * cpu / sum(one["images"] for rank in ranks for one in rank["epochs"]),
+        }
 
     # -- a rank whose node has no CPU left ---------------------------------------------------------------------------
 
@@ -254,43 +299,58 @@ class ClusterBench:
         self.starved_by("little", lan, ray, little, rest, workers=2)
 
     def starved_by(self, how: str, lan: Lan, ray: RayNodes, own: str, others: str, *, workers: int) -> None:
-        """One of these ways. ``own``, ``others``: control groups. ``workers``: of who has the CPUs of the others."""
-        rates: dict[str, float] = {}
-        for name, cpus, place in (("idle node", "0", others), ("no help", "0", own), ("helped", "1", own)):
-            ray.command("start", "--memory", "256MiB", "--cpus", cpus)
-            try:
-                ranks = self.ranks(
-                    lan,
-                    ray,
-                    "uniform",
-                    [0],
-                    epochs=6 if name == "no help" else 20,
-                    workers=workers if name == "idle node" else 1,
-                    cgroup=place,
-                )
-            finally:
-                ray.command("stop")
-            if ranks is None:
-                return
-            # (it takes some epochs, of a second each, to find out that a rank's own workers had better leave orders
-            # to others)
-            epochs = ranks[0]["epochs"]
-            rates[name] = statistics.mean(
-                one["images"] / one["seconds"] for one in epochs[len(epochs) // 2 :]
-            )
-            if name == "helped":
-                say(next((row for row in ranks[0]["stats"].splitlines() if row.startswith("cluster")), ""))
-        self.note(f"starved, {how}", {**rates, "ratio": rates["helped"] / rates["idle node"]})
+        """One of these ways. ``own``, ``others``: control groups. ``workers``: of who has the CPUs of the others.
+
+        A job on an idle node, and the one that is short of CPUs, have turns of some epochs: a machine's speed may
+        change by a third within a minute.
+        """
+        turns, alone = (3, 2) if self.quick else (_TURNS, 3)
+        before = stolen_cpu()
+        ray.command("start", "--memory", "256MiB", "--cpus", "1")
+        try:
+            with tempfile.TemporaryDirectory(prefix="hr-cluster-") as meeting:
+                words, no_help = ["--meet", meeting, "--turn-epochs", str(_TURN)], {"HEADRACE_HELP": "0"}
+                jobs = [
+                    self.begin(
+                        lan, ray, "uniform", 1, epochs=turns * _TURN, workers=workers, cgroup=others, more=no_help,
+                        words=[*words, "--turn", "0/2"],
+                    ),
+                    self.begin(
+                        lan, ray, "uniform", 0, epochs=turns * _TURN, workers=1, cgroup=own,
+                        words=[*words, "--turn", "1/2"],
+                    ),
+                ]  # fmt: skip
+                both = self.gather("uniform", jobs)
+            none = self.ranks(lan, ray, "uniform", [0], epochs=alone, workers=1, cgroup=own, more=no_help)
+        finally:
+            ray.command("stop")
+        if both is None or none is None:
+            return
+        stolen = stolen_since(before)
+        idle, helped = (
+            [_rate(rank["epochs"][at : at + _TURN]) for at in range(0, turns * _TURN, _TURN)] for rank in both
+        )
+        say(next((row for row in both[1]["stats"].splitlines() if row.startswith("cluster")), ""))
+        run: Run = {
+            "idle node": statistics.mean(idle),
+            "no help": _rate(none[0]["epochs"], first=1),
+            "helped": statistics.mean(helped),
+            "ratio": sum(helped) / sum(idle),
+            "ratios": [mine / theirs for mine, theirs in zip(helped, idle, strict=True)],
+            "stolen": stolen,
+        }
+        self.note(f"starved, {how}", run)
 
     # -- eight that send to one --------------------------------------------------------------------------------------
 
     def incast(self, folder: Path) -> None:
         """Eight nodes prepare rows for one whose cable is short, with pacing and without."""
-        incast = Incast(folder)
+        incast, waits = Incast(folder), 0 if self.quick else WAITS
         try:
             for batch in BATCHES:
                 for paced in (True, False):
-                    self.note(_incast(batch, paced=paced), incast.measure(batch, paced=paced))
+                    name, measure = _incast(batch, paced=paced), partial(incast.measure, batch, paced=paced)
+                    self.note(name, self.quietly(name, partial(measure, waits=waits), _STOLEN_WAITS))
         finally:
             incast.close()
 
@@ -303,11 +363,11 @@ class ClusterBench:
 
     def report(self) -> None:
         """Tables and targets."""
-        rows = [["", "first epoch", "later", "MB from storage", "to a node", "CPU s per 1000"]]
+        rows = [["", "first epoch", "later", "MB from storage", "to a node", "CPU s per 1000", "stolen"]]
         for name in CONTENDERS:
             runs = self.found.get(name, [])
             if runs:
-                cells = ["first", "later", "storage_mb", "node_mb", "cpu_s_per_1000"]
+                cells = ["first", "later", "storage_mb", "node_mb", "cpu_s_per_1000", "stolen"]
                 rows.append(
                     [name, *(f"{statistics.median(run[cell] for run in runs):,.2f}" for cell in cells)]
                 )
@@ -315,10 +375,17 @@ class ClusterBench:
             _incast(batch, paced=paced).partition(", ")[2] for batch in BATCHES for paced in (True, False)
         ]
         print(f"\nimages/s over {NODES} ranks, storage behind {self.storage_rate}\n\n{table(rows)}")
-        cells = ("first", "later", "node_mb", "cpu_s_per_1000")
+        cells = ("first", "later", "node_mb_per_epoch", "cpu_s_per_1000", "stolen")
         print(_shown(self.found, "large", ("encoded", "decoded", "as measured"), cells))
-        print(_shown(self.found, "starved", ("busy", "little"), ("no help", "helped", "idle node", "ratio")))
-        print(_shown(self.found, "incast", kinds, ("p50", "p99", "ratio", "images_s")))
+        print(
+            _shown(
+                self.found,
+                "starved",
+                ("busy", "little"),
+                ("no help", "helped", "idle node", "ratio", "stolen"),
+            )
+        )
+        print(_shown(self.found, "incast", kinds, ("p50", "p99", "ratio", "images_s", "stolen")))
         result = {
             **header("cluster", self.quick),
             "photos": self.photos,
@@ -389,6 +456,12 @@ class ClusterBench:
         ]  # fmt: skip
 
 
+def _rate(epochs: Sequence[Run], first: int = _SETTLING) -> float:
+    """Images/s, without the first epochs: what is ready from before, and what has to be found out."""
+    rest = epochs[first:]
+    return sum(float(one["images"]) for one in rest) / sum(one["seconds"] for one in rest)
+
+
 def _incast(batch: int, *, paced: bool) -> str:
     return f"incast, {batch} {'paced' if paced else 'not paced'}"
 
@@ -403,9 +476,7 @@ def _shown(found: dict[str, list[Run]], what: str, kinds: Sequence[str], cells: 
 
 def used_cpu() -> float:
     """CPU seconds of this machine that were used so far."""
-    with open("/proc/stat") as file:
-        fields = [int(one) for one in file.readline().split()[1:]]
-    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+    return busy_cpu() - stolen_cpu()[0]
 
 
 def main() -> None:
@@ -418,7 +489,8 @@ def main() -> None:
     parser.add_argument("--node-rate", default="1gbit")
     parser.add_argument("--only", action="append", default=[], help="some of the runs")
     begun = time.monotonic()
-    ClusterBench(parser.parse_args()).main()
+    with one_queue():
+        ClusterBench(parser.parse_args()).main()
     say(f"took {time.monotonic() - begun:.0f} s")
 
 

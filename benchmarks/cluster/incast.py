@@ -35,6 +35,8 @@ MEMORY = 64 << 20
 IMAGES = 4800
 BATCHES = (256, 32)
 """Images of a batch: as they are trained with, and as few as take no longer than rows are on their way."""
+WAITS = 100
+"""Batches, about, at least: of few, the 99th percentile would be the longest wait of all."""
 
 
 class Incast:
@@ -87,8 +89,9 @@ class Incast:
             "HEADRACE_HOST_IDLE": "1",
         }
 
-    def measure(self, batch: int, *, paced: bool, epochs: int = 3) -> dict[str, Any]:
+    def measure(self, batch: int, *, paced: bool, waits: int = WAITS) -> dict[str, Any]:
         """A job on the first node."""
+        epochs = 1 + max(2, round(waits * batch / IMAGES))  # (the first one does not count)
         own, others = make_cpuset("rank", 0), make_cpuset("rest", 1)
         move(self.lan.nodes, others)
         before = self.lan.moved(self.lan.nodes[0])[0]
@@ -109,16 +112,16 @@ class Incast:
         if done.returncode or not done.stdout:
             raise RuntimeError(f"incast: {done.stderr[-600:]}")
         told = json.loads(done.stdout.splitlines()[-1])
-        waits = np.array([wait for epoch in told["epochs"][1:] for wait in epoch["waits"]])
+        waited = np.array([wait for epoch in told["epochs"][1:] for wait in epoch["waits"]])
         cluster = next((row for row in told["stats"].splitlines() if row.startswith("cluster")), "")
         return {
-            "p50": float(np.quantile(waits, 0.5)),
-            "p99": float(np.quantile(waits, 0.99)),
-            "ratio": float(np.quantile(waits, 0.99) / np.quantile(waits, 0.5)),
+            "p50": float(np.quantile(waited, 0.5)),
+            "p99": float(np.quantile(waited, 0.99)),
+            "ratio": float(np.quantile(waited, 0.99) / np.quantile(waited, 0.5)),
             "images_s": statistics.mean(one["images"] / one["seconds"] for one in told["epochs"][1:]),
             "mb": (self.lan.moved(self.lan.nodes[0])[0] - before) / 1e6,
             "cluster": cluster,
-            "waits_ms": [round(1000 * one) for one in waits.tolist()],
+            "waits_ms": [round(1000 * one) for one in waited.tolist()],
         }
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import resource
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -157,6 +157,10 @@ def main() -> None:
     parser.add_argument("--meet", default="", help="a folder in which ranks meet before each epoch")
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--name", default="0")
+    parser.add_argument(
+        "--turn", default="0/1", help="its place among jobs that have turns, and their number"
+    )
+    parser.add_argument("--turn-epochs", type=int, default=0, help="epochs of a turn")
     parser.add_argument("--large", action="store_true", help="the photos are large")
     parser.add_argument("--tier", default="", help="for headrace; none: no decoded samples on nodes")
     parser.add_argument("--batch", type=int, default=BATCH, help="images of a batch, for headrace")
@@ -180,6 +184,7 @@ def main() -> None:
     epochs, out = loaders[options.loader](), []
     for epoch in range(options.epochs):
         batches = next(epochs)
+        _await_turn(options, epoch)
         _meet(options, f"begin{epoch}")
         begun, images, waits = time.perf_counter(), 0, []
         iterator = iter(batches)
@@ -191,8 +196,11 @@ def main() -> None:
             waits.append(time.perf_counter() - asked)
             images += len(batch["image"] if isinstance(batch, dict) else batch[0])
         seconds = time.perf_counter() - begun
-        out.append({"images": images, "seconds": seconds, "waits": waits[4:]})
+        out.append(
+            {"images": images, "begun": time.monotonic() - seconds, "seconds": seconds, "waits": waits[4:]}
+        )
         _meet(options, f"end{epoch}")
+        _end_turn(options, epoch)
     used = resource.getrusage(resource.RUSAGE_SELF)
     stats = str(batches.stats()) if options.loader in ("headrace", "uniform", "alone") else ""
     print(json.dumps({"epochs": out, "cpu": used.ru_utime + used.ru_stime, "stats": stats}), flush=True)
@@ -205,8 +213,28 @@ def _meet(options: argparse.Namespace, what: str) -> None:
         return
     folder = Path(options.meet)
     (folder / f"{what}-{options.name}").touch()
-    until = time.monotonic() + 600
-    while len(list(folder.glob(f"{what}-*"))) < options.ranks and time.monotonic() < until:
+    _wait(lambda: len(list(folder.glob(f"{what}-*"))) >= options.ranks)
+
+
+def _await_turn(options: argparse.Namespace, epoch: int) -> None:
+    """Before the first epoch of a turn: wait until the job before has had its own."""
+    if not options.turn_epochs or epoch % options.turn_epochs:
+        return
+    place, jobs = map(int, options.turn.split("/"))
+    before = epoch // options.turn_epochs * jobs + place - 1
+    if before >= 0:
+        _wait((Path(options.meet) / f"turn{before}").exists)
+
+
+def _end_turn(options: argparse.Namespace, epoch: int) -> None:
+    if options.turn_epochs and not (epoch + 1) % options.turn_epochs:
+        place, jobs = map(int, options.turn.split("/"))
+        (Path(options.meet) / f"turn{epoch // options.turn_epochs * jobs + place}").touch()
+
+
+def _wait(until: Callable[[], bool]) -> None:
+    last = time.monotonic() + 600
+    while not until() and time.monotonic() < last:
         time.sleep(0.02)
 
 

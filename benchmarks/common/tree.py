@@ -101,6 +101,20 @@ def _shared_files(pid: int) -> Iterator[tuple[tuple[int, int], int]]:
                     yield (stat.st_dev, stat.st_ino), stat.st_blocks * 512
 
 
+def stolen_cpu() -> tuple[float, float]:
+    """CPU seconds that the hypervisor gave to others while this machine wanted them, and all that went by, since it
+    was started."""
+    with open("/proc/stat", "rb") as file:
+        ticks = [int(field) for field in file.readline().split()[1:9]]
+    return ticks[7] / _TICK, sum(ticks) / _TICK
+
+
+def stolen_since(before: tuple[float, float]) -> float:
+    """The share of all CPU time since then that the hypervisor gave to others. ``before``: ``stolen_cpu`` then."""
+    stolen, whole = stolen_cpu()
+    return (stolen - before[0]) / max(whole - before[1], 1e-9)
+
+
 def busy_cpu() -> float:
     """CPU seconds that the whole machine has been busy since it started, or that its hypervisor gave to others."""
     with open("/proc/stat") as file:

@@ -28,8 +28,8 @@ EACH = 2 * BYTES
 """What a sample takes of the cache: it has a head."""
 CACHE = SIZE * EACH // 4
 DECODED = (0, 100, 0)
-"""How the cache is split. (These samples are decoded in no time and are twice as large then: where a busy machine makes
-storage look slow, it is right to keep them encoded, and all of them are decoded again.)"""
+"""How the cache is split. (These samples are decoded in no time and are twice as large then: where a busy machine
+makes storage look slow, it is right to keep them encoded, and all of them are decoded again.)"""
 UNIFORM: dict[str, Any] = {"sampling": "uniform", "batch_size": BATCH, "cache": CACHE, "split": DECODED}
 
 

@@ -46,9 +46,15 @@ azurite: .azurite/.installed
 	@if $(PIP) install --no-deps --upgrade --target .triton triton==3.9.0; then touch $@; \
 	else echo "triton cannot be installed: kernels of GPUs are not tested"; fi
 
-test-slow: $(VENV)/.installed .azurite/.installed .triton/.installed  ## run what takes longer: jobs on machines of their own, whole runs of several jobs, the papers' experiments
+# NIXL, with which rows may come from other nodes. (Of what it would bring along, nothing is needed.)
+.nixl/.installed: | $(VENV)/bin/python
+	@if $(PIP) install --no-deps --upgrade --target .nixl nixl==1.5.1 nixl-cu12==1.5.1; then touch $@; \
+	else echo "NIXL cannot be installed: rows by NIXL are not tested"; fi
+
+test-slow: $(VENV)/.installed .azurite/.installed .triton/.installed .nixl/.installed  ## run what takes longer: jobs on machines of their own, whole runs of several jobs, the papers' experiments
 	$(BIN)/python -m pytest $(PARALLEL) -m slow $(PYTEST_ARGS)
 	test ! -e .triton/.installed || TRITON_INTERPRET=1 PYTHONPATH=.triton $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) tests/loader/test_kernels.py
+	test ! -e .nixl/.installed || PYTHONPATH=.nixl $(BIN)/python -m pytest $(PARALLEL) $(PYTEST_ARGS) -k nixl tests/cluster/test_rows.py tests/cluster/test_helpers.py
 
 # Trainers are large, so they have an environment of their own.
 .venv-trainers/bin/python: | system
@@ -149,5 +155,5 @@ soak: $(VENV)/.installed  ## kill hosts, workers and jobs that share at random, 
 	HEADRACE_SOAK=$(or $(SOAK),34) $(BIN)/python -m pytest tests/faults/test_sharing.py -k at_random -q
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .venv-* .azurite .triton build dist .data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .venv-* .azurite .triton .nixl build dist .data .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
 	find . -name '*.so' -path './src/*' -delete

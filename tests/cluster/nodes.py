@@ -26,7 +26,7 @@ from headrace.sources.source import Source
 
 needs_nixl = pytest.mark.skipif(
     importlib.util.find_spec("nixl") is None,
-    reason="needs NIXL: pip install --no-deps --target DIR nixl nixl-cu12, and DIR in PYTHONPATH",
+    reason="needs NIXL: make test-slow has it",
 )
 TOKEN = "the token of this cluster"
 

@@ -1,7 +1,6 @@
 """How rows come to a rank, over the wire and written by NIXL: the same holds for both, whoever is killed or stopped.
 
-NIXL is not among what tests install. With it: ``pip install --no-deps --target DIR nixl nixl-cu12``, and ``DIR`` in
-``PYTHONPATH``.
+NIXL is large, and is installed for ``make test-slow`` alone (CONTRIBUTING.md).
 """
 
 from __future__ import annotations

@@ -179,7 +179,9 @@ def test_a_job_that_draws_otherwise_and_one_without_a_known_order(start: Start, 
     known = start(**terms, loader={**UNIFORM, "seed": 1}, epochs=50, endless=True)
     known.until("epoch")
     assert control.status().eviction == "reuse"
-    other = start(**terms, loader={"batch_size": BATCH, "cache": CACHE, "split": DECODED}, epochs=1, hold=True)
+    other = start(
+        **terms, loader={"batch_size": BATCH, "cache": CACHE, "split": DECODED}, epochs=1, hold=True
+    )
     other.until("epoch")
     assert control.status().eviction == "auto"
     other.tell()

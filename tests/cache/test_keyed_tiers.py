@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import random
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -49,6 +51,15 @@ def clustered(folder: Path) -> Valkey:
     return made
 
 
+def serve(kind: str, folder: Path) -> tuple[Valkey, str]:
+    """A server or a cluster, and its URL."""
+    if kind == "server":
+        server = Valkey(folder)
+        return server, server.url
+    server = clustered(folder)
+    return server, server.url.replace("redis://", "redis+cluster://")
+
+
 @pytest.fixture(params=["disk", "server", "cluster", "nodes"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
     if request.param == "disk":
@@ -60,8 +71,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Make]:
         forget_members()
         nodes.close()
         return
-    server = Valkey(tmp_path) if request.param == "server" else clustered(tmp_path)
-    url = server.url if request.param == "server" else server.url.replace("redis://", "redis+cluster://")
+    server, url = serve(request.param, tmp_path)
     yield lambda budget: RedisTier(url, budget)
     server.close()
 
@@ -160,6 +170,40 @@ def server(tmp_path: Path) -> Iterator[Valkey]:
     made.close()
 
 
+def counted_and_there(server: Valkey) -> tuple[int, int]:
+    """Bytes that are counted, and those of all samples."""
+    with redis.Redis(port=server.port) as client:
+        names = set(client.keys("headrace:1:*")) - {b"headrace:1:bytes"}
+        return int(client.get("headrace:1:bytes") or 0), sum(client.strlen(name) for name in names)
+
+
+@pytest.mark.parametrize("kind", ["server", "cluster"])
+def test_bytes_are_counted_exactly_while_some_put_what_others_drop(kind: str, tmp_path: Path) -> None:
+    server, url = serve(kind, tmp_path)
+    keys = [key(number) for number in range(3)]
+
+    def put_and_drop(seed: int) -> None:
+        tier, dice = RedisTier(url, BUDGET).open(), random.Random(seed)
+        for _ in range(150):
+            tier.put_many([(one, [bytes(dice.randrange(5000))]) for one in keys])
+            tier.drop_many(dice.sample(keys, 2))
+        tier.close()
+
+    threads = [threading.Thread(target=put_and_drop, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    counted, there = counted_and_there(server)
+    assert counted == there
+    tier = RedisTier(url, BUDGET).open()
+    tier.put_many([(one, [b"once more"]) for one in keys])
+    tier.drop_many(keys)
+    assert counted_and_there(server) == (0, 0)
+    tier.close()
+    server.close()
+
+
 def test_what_was_changed_there_is_not_served(server: Valkey) -> None:
     tier = RedisTier(server.url, BUDGET).open()
     tier.put_many([(key(number), [b"right"]) for number in range(4)])
@@ -171,6 +215,8 @@ def test_what_was_changed_there_is_not_served(server: Valkey) -> None:
     client.lpush(b"headrace:1:" + key(9), "a list")
     found = tier.get_many([*(key(number) for number in range(4)), key(9)])
     assert [None if one is None else bytes(one) for one in found] == [None, None, None, b"right", None]
+    tier.drop_many([key(0), key(9)])
+    assert tier.has_many([key(0), key(9), key(3)]) == [False, False, True]
     tier.close()
 
 
@@ -206,9 +252,11 @@ def test_a_server_without_memory_keeps_no_more(tmp_path: Path) -> None:
         tier = RedisTier(server.url, BUDGET).open()
         tier.put_many([(key(number), [os.urandom(1 << 20)]) for number in range(12)])
         assert not tier.has_room
-        kept = [one for one in tier.get_many([key(number) for number in range(12)]) if one is not None]
-        counted = int(redis.Redis(port=server.port).get("headrace:1:bytes") or 0)
-        assert len(kept) < 12 and counted == sum(len(one) + 4 for one in kept)
+        there = sum(tier.has_many([key(number) for number in range(12)]))
+        counted, nbytes = counted_and_there(server)
+        assert there < 12 and counted == nbytes > there << 20
+        tier.drop_many([key(number) for number in range(12)])
+        assert counted_and_there(server) == (0, 0)
         tier.close()
     finally:
         server.close()

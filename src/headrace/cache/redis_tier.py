@@ -31,6 +31,9 @@ _AT_ONCE = 128
 """Keys of one request."""
 _LARGEST = 64 << 20
 """Bytes of a sample that is kept."""
+_DROP = "local length = redis.pcall('STRLEN', KEYS[1]) redis.call('DEL', KEYS[1]) return length"
+"""Delete a key, and say how long it was. By two commands, what goes may be what somebody has put there in between, of
+another length. It has one key, so it is the same in a cluster; GETDEL would do, but is unknown to older servers."""
 
 
 @dataclass(frozen=True)
@@ -130,18 +133,13 @@ class OpenRedis:
         """See ``OpenTier``."""
         for first in range(0, len(keys), _AT_ONCE):
             names = [_PREFIX + key for key in keys[first : first + _AT_ONCE]]
-            lengths = self._ask(lambda pipe, names=names: [pipe.strlen(name) for name in names])
-            gone = (
-                None
-                if lengths is None
-                else self._ask(lambda pipe, names=names: [pipe.delete(n) for n in names])
+            # (as a command, since pipelines of redis-py have no eval() for clusters)
+            lengths = self._ask(
+                lambda pipe, names=names: [pipe.execute_command("EVAL", _DROP, 1, name) for name in names]
             )
-            if lengths is None or gone is None:
+            if lengths is None:
                 return
-            # (of several who do this at a time, one has let it go)
-            freed = sum(
-                length for length, one in zip(lengths, gone, strict=True) if one == 1 and type(length) is int
-            )
+            freed = sum(one for one in lengths if type(one) is int)
             if freed:
                 self._ask(lambda pipe, freed=freed: pipe.decrby(_BYTES, freed))
 

@@ -221,11 +221,13 @@ def test_what_was_changed_there_is_not_served(server: Valkey) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["killed", "hangs"])
+@pytest.mark.parametrize("kind", ["server", "cluster"])
 def test_a_server_that_is_gone_is_left_alone_and_used_again(
-    server: Valkey, trouble: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, trouble: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("headrace.cache.redis_tier._TIMEOUT", 0.3)
-    tier = RedisTier(server.url, BUDGET).open()
+    server, url = serve(kind, tmp_path)
+    tier = RedisTier(url, BUDGET).open()
     tier.put_many([(key(1), [b"one"])])
     server.kill() if trouble == "killed" else server.stop()
     with pytest.warns(UserWarning, match="does not answer"):
@@ -244,6 +246,12 @@ def test_a_server_that_is_gone_is_left_alone_and_used_again(
         time.sleep(0.1)
     assert bytes(tier.get_many([key(3)])[0] or b"") == b"three"
     tier.close()
+    server.close()
+
+
+def test_a_cluster_of_servers_that_does_not_answer_is_looked_for_later() -> None:
+    with pytest.raises(TimeoutError, match="cannot be connected"):
+        RedisTier(f"redis+cluster://127.0.0.1:{free_port()}", BUDGET).open()
 
 
 def test_a_server_without_memory_keeps_no_more(tmp_path: Path) -> None:

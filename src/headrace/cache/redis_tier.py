@@ -195,11 +195,14 @@ def connect(url: str) -> tuple[Any, tuple[type[Exception], ...]]:
     except ImportError:
         raise MissingExtra("redis", "redis", f"tier={hide_password(url)!r}") from None
     times = {"socket_timeout": _TIMEOUT, "socket_connect_timeout": _TIMEOUT}
-    errors = (redis.RedisError, OSError)
+    # (what redis-py raises of a cluster of which nobody answers is no RedisError)
+    errors = (redis.RedisError, redis.exceptions.RedisClusterException, OSError)
     try:
         if url.startswith(("redis+cluster://", "rediss+cluster://")):
             return RedisCluster.from_url(url.replace("+cluster", "", 1), **times), errors
         return redis.Redis.from_url(url, **times), errors
+    except redis.exceptions.RedisClusterException as error:
+        raise TimeoutError(str(error)) from None
     except redis.RedisError as error:
         raise OSError(str(error)) from None
 

@@ -204,6 +204,21 @@ def test_bytes_are_counted_exactly_while_some_put_what_others_drop(kind: str, tm
     server.close()
 
 
+def test_what_may_be_there_is_counted(server: Valkey, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody hears nothing of what it sent, and other threads hear that the server is well."""
+    tier = RedisTier(server.url, BUDGET).open()
+    ask, lost = tier._ask, iter([False, True, False])
+
+    def lossy(fill: Any) -> list[Any] | None:
+        found = ask(fill)
+        return None if next(lost) else found
+
+    monkeypatch.setattr(tier, "_ask", lossy)
+    assert tier.put_many([(key(1), [bytes(100)])]) == 0
+    assert counted_and_there(server) == (104, 104)
+    tier.close()
+
+
 def test_what_was_changed_there_is_not_served(server: Valkey) -> None:
     tier = RedisTier(server.url, BUDGET).open()
     tier.put_many([(key(number), [b"right"]) for number in range(4)])

@@ -117,7 +117,8 @@ class OpenRedis:
                 self._not_before = time.monotonic() + _FULL
                 return 0
             done = self._ask(lambda pipe: [pipe.set(_PREFIX + key, one, nx=True) for key, one in records])
-            if done is None:
+            if done is None:  # (any of them may be there, and what is there has to be counted)
+                spare = 0
                 return 0
             # (one that was there already was not kept twice; for one that is an error, the server has no memory)
             kept = [len(record) for (_, record), one in zip(records, done, strict=True) if one is True]

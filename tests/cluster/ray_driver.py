@@ -120,12 +120,14 @@ def kills(ray: Any, folder: str) -> dict[str, Any]:
     before = {one.id: one.incarnation for one in view.nodes}
     os.kill(victim.pid, signal.SIGKILL)
 
-    def is_back() -> bool:
-        found = on_ray.current(ray)
-        now = {} if found is None else {one.id: one.incarnation for one in found.nodes}
-        return len(now) == NODES and now[victim.node] != before[victim.node]
+    def is_back(node: str) -> bool:
+        try:
+            now = {one.id: one.incarnation for one in on_ray.current(ray).nodes}
+        except HostUnavailable:  # (the manager is being replaced)
+            return False
+        return len(now) == NODES and now[node] != before[node]
 
-    out: dict[str, Any] = {"back": comes(is_back)}
+    out: dict[str, Any] = {"back": comes(lambda: is_back(victim.node))}
     # A server that hangs: it is taken out, ended, and another is started.
     stopped = next(one for one in on_ray.statuses(ray) or [] if one.node not in (head, victim.node))
     os.kill(stopped.pid, signal.SIGSTOP)
@@ -143,6 +145,12 @@ def kills(ray: Any, folder: str) -> dict[str, Any]:
             return False
 
     out["manager"] = comes(manager_back)
+    # A server that hangs, and the manager is lost before it has found out: the next one takes it for no new one.
+    before = {one.id: one.incarnation for one in on_ray.current(ray).nodes}
+    stopped = next(one for one in on_ray.statuses(ray) or [] if one.node != head)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    ray.kill(manager, no_restart=False)
+    out["another for one that hung without a manager"] = comes(lambda: is_back(stopped.node))
     CLUSTER.remove_node(next(iter(CLUSTER.worker_nodes)), allow_graceful=False)
     # (what the others say is to be had at once, though all still count on the one that is gone)
     out["status of a node that was just lost"] = len(on_ray.statuses(ray) or []) >= NODES - 1

@@ -78,6 +78,66 @@ def test_one_that_died_has_as_long_to_start_as_the_first() -> None:
     assert ended == [71], "the next one is ended if it hangs"
 
 
+def test_one_that_others_have_known_is_not_starting() -> None:
+    members = membership()
+    members.heard("abcd", {"a": node("a", 0)}, 0.0, "c")
+    assert members.unheard == ["b", "d"], "of the third it is known that it starts"
+    members.were_up("bce")
+    assert members.unheard == ["d"]
+    ended = {}
+    for second in range(1, 75):
+        _, hopeless = members.heard("abcd", {"a": node("a", 0)}, float(second))
+        ended.update(dict.fromkeys(hopeless, second))
+        assert not ended.get("b") or "b" not in members.unheard, "the next one is starting"
+        members.were_up("bc")
+    assert ended == {"b": 11, "c": 61, "d": 61}
+
+
+happens = st.lists(
+    st.tuples(
+        st.sampled_from([0.5, 3.0, 8.0, 30.0]),
+        st.dictionaries(
+            st.sampled_from(NODES), st.sampled_from(["answers", "has died", "gone", "known to others"])
+        ),
+    ),
+    max_size=30,
+)
+
+
+@given(happens)
+def test_those_that_hang_are_ended_soon_and_those_that_start_are_not(
+    told: list[tuple[float, dict[str, str]]],
+) -> None:
+    members, now = membership(), 0.0
+    since: dict[str, tuple[str, float]] = {}
+    for seconds, what in told:
+        now += seconds
+        for name in NODES:
+            if what.get(name) == "gone":
+                since.pop(name, None)
+            elif what.get(name) == "answers":
+                since[name] = "up", now
+            elif name not in since:
+                since[name] = "unheard", now
+            if what.get(name) == "has died" and name in since:
+                since[name] = "starting", since[name][1]
+        _, hopeless = members.heard(
+            {*since},
+            {name: node(name, 0) for name, one in what.items() if one == "answers"},
+            now,
+            [name for name, one in what.items() if one == "has died"],
+        )
+        for name, (state, when) in since.items():
+            assert (name in hopeless) == (now - when > (10.0 if state == "up" else 60.0)), (name, state)
+        since.update(dict.fromkeys(hopeless, ("starting", now + 60.0)))
+        assert members.unheard == sorted(name for name, (state, _) in since.items() if state == "unheard")
+        known = [name for name, one in what.items() if one == "known to others"]
+        members.were_up(known)
+        for name in known:
+            if since[name][0] == "unheard":
+                since[name] = "up", since[name][1]
+
+
 def test_one_that_never_starts_is_ended_after_a_while() -> None:
     members = membership()
     assert [members.heard("a", {}, float(second))[1] for second in range(0, 70, 10)][-1] == []

@@ -13,10 +13,13 @@ import pytest
 from headrace.cluster import manager as managing
 from headrace.cluster import node_actor, on_ray
 from headrace.cluster.manager import MANAGER, Manager
-from headrace.cluster.messages import Node, View, decode_reply, encode
-from headrace.cluster.node_actor import NAMESPACE, Terms
+from headrace.cluster.messages import Node, View, encode
+from headrace.cluster.node_actor import NAMESPACE, NodeActor, Terms
 from headrace.cluster.server import NodeServer
 from headrace.core.errors import HostUnavailable, OptionError
+
+NEVER = object()
+"""What is never answered."""
 
 
 class Actor:
@@ -26,17 +29,25 @@ class Actor:
         self.node = node
         self.seen: list[View] = []
         self.number = 0
+        self.hangs = False
+        self.served: Any = object.__new__(NodeActor)
+        self.served._server, self.served._known = SimpleNamespace(see=self._note), set()
         self.closed = self.killed = 0
-        self.describe = SimpleNamespace(remote=lambda: lambda: msgspec.msgpack.encode(self.node))
+        self.describe = SimpleNamespace(remote=self._describe)
         self.see = SimpleNamespace(remote=self._see)
         self.close = self.stop = SimpleNamespace(remote=self._close)
 
-    def _see(self, view: bytes) -> Any:
-        found = decode_reply(view)
-        assert isinstance(found, View)
+    def _describe(self) -> Any:
+        return NEVER if self.hangs else lambda: msgspec.msgpack.encode(self.node)
+
+    def _see(self, view: bytes, unheard: list[str]) -> Any:
+        answer = self.served.see(view, unheard)
+        return lambda: answer
+
+    def _note(self, found: View) -> int:
         self.seen.append(found)
         self.number = max(self.number, found.number)
-        return lambda: self.number
+        return self.number
 
     def _close(self) -> Any:
         self.closed += 1
@@ -57,7 +68,7 @@ class Ray:
         ]
 
     def wait(self, asked: list[Any], num_returns: int, timeout: float) -> tuple[list[Any], list[Any]]:
-        return asked, []
+        return [one for one in asked if one is not NEVER], [one for one in asked if one is NEVER]
 
     def get(self, asked: Any, timeout: float = 0.0) -> Any:
         return asked()
@@ -91,7 +102,6 @@ def ray(monkeypatch: pytest.MonkeyPatch) -> Ray:
 def manager(ray: Ray, monkeypatch: pytest.MonkeyPatch) -> Manager:
     """It looks when it is told to."""
     monkeypatch.setattr(Manager, "_run", lambda self: None)
-    monkeypatch.setattr(Manager, "_start", lambda self, node: ray.actors[NAMESPACE, f"headrace-node-{node}"])
     return Manager("token", Terms("1GiB"))
 
 
@@ -134,6 +144,56 @@ def test_a_manager_whose_clock_is_behind_goes_on_from_what_servers_know(
     ray.kill(lost)
     manager._look()
     assert [len(one.seen[-1].nodes) for one in actors] == [2] * 2 and actors[0].number == first + 1
+
+
+@pytest.mark.parametrize("silent", [0.0, 5.0], ids=["just now", "out of the view already"])
+def test_a_server_that_hangs_while_its_manager_is_replaced_is_ended(
+    ray: Ray, manager: Manager, monkeypatch: pytest.MonkeyPatch, silent: float
+) -> None:
+    """Of one that it never heard, the new manager is told by the others; another that starts has its time."""
+    clock = 1000.0
+    monkeypatch.setattr(managing.time, "monotonic", lambda: clock)
+    hanging = ray.actors[NAMESPACE, "headrace-node-n1"]
+    manager._look()
+    hanging.hangs = True
+    clock += silent
+    manager._look()
+    assert len(manager._view.nodes) == (2 if silent else 3)
+    starting = ray.actors[NAMESPACE, "headrace-node-n7"] = Actor(Node("n7", "", "", 0, "", 0))
+    starting.hangs = True
+    manager = Manager("token", Terms("1GiB"))  # (another one takes its place)
+    ended = {}
+    for _ in range(200):
+        clock += 1.0
+        manager._look()
+        for name, one in (("hangs", hanging), ("starts", starting)):
+            if one.killed:
+                ended.setdefault(name, clock - 1001.0 - silent)
+    assert ended == {"hangs": 11.0, "starts": 181.0}
+
+
+def test_a_server_that_a_manager_has_to_start_is_starting(
+    ray: Ray, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where that node had one before, of which others know, and which Ray has given up."""
+    clock = 1000.0
+    monkeypatch.setattr(managing.time, "monotonic", lambda: clock)
+    manager._look()
+    gone = ray.actors.pop((NAMESPACE, "headrace-node-n1"))
+    made = Actor(gone.node)
+    made.hangs = True
+    nodes = [{"NodeID": f"n{number}", "Alive": True} for number in range(3)]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(Manager, "_start", lambda self, node: made)
+    manager = Manager("token", Terms("1GiB"))  # (another one takes its place)
+    for _ in range(60):
+        clock += 1.0
+        manager._look()
+    assert not made.killed
+    made.hangs = False
+    manager._asked.clear()  # (what was asked is answered)
+    manager._look()
+    assert len(manager._view.nodes) == 3
 
 
 def test_a_server_says_which_view_it_has() -> None:

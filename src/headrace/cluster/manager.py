@@ -74,15 +74,19 @@ class Manager:
             del self._actors[node]
             self._asked.pop(node, None)
             self._told.pop(node, None)
+        starting = []
         for node in alive - set(self._actors):
             if now >= self._failed.get(node, (-_AGAIN, ""))[0] + _AGAIN:
-                self._actors[node] = self._start(node)
+                try:
+                    self._actors[node] = ray.get_actor(f"{SERVER}{node}", namespace=NAMESPACE)
+                except ValueError:
+                    self._actors[node] = self._start(node)
+                    starting.append(node)
         for node, actor in self._actors.items():
             if node not in self._asked:
                 self._asked[node] = actor.describe.remote()
         ready, _ = ray.wait(list(self._asked.values()), num_returns=len(self._asked) or 1, timeout=_LOOK)
         found: dict[str, Node] = {}
-        starting = []
         for node, asked in list(self._asked.items()):
             if asked in ready:
                 del self._asked[node]
@@ -115,8 +119,8 @@ class Manager:
         self._tell(now)
 
     def _hear(self) -> None:
-        """Go on from the highest number that a server has: that of an earlier manager, on a node whose clock is
-        ahead. Until it hears a higher one, that server takes no view for a new one."""
+        """Go on from what servers know of an earlier manager's time: who was up, and the highest number that one has
+        (that of a node whose clock is ahead; until it hears a higher one, it takes no view for a new one)."""
         ray = self._ray
         if not self._telling:
             return
@@ -124,19 +128,21 @@ class Manager:
         highest = self._view.number
         for one in ready:
             with contextlib.suppress(ray.exceptions.RayError):  # (it has died, and will be told again)
-                highest = max(highest, ray.get(one))
+                number, up = ray.get(one)
+                highest = max(highest, number)
+                self._members.were_up(up)
         if highest > self._view.number:
             self._view = View(highest + 1, self._view.nodes)
 
     def _tell(self, now: float) -> None:
         """Tell servers of the view, as far as they do not know it: of hundreds of nodes, it is half a megabyte."""
-        said = b""
+        said, unheard = b"", self._members.unheard
         for one in self._view.nodes:
             server, number, when = self._told.get(one.id, ("", -1, 0.0))
             known = (server, number) == (one.incarnation, self._view.number) and now < when + _REMIND
             if one.id in self._actors and not known:
                 said = said or encode(self._view)
-                self._telling.append(self._actors[one.id].see.remote(said))
+                self._telling.append(self._actors[one.id].see.remote(said, unheard))
                 self._told[one.id] = one.incarnation, self._view.number, now
 
     def _start(self, node: str) -> Any:
@@ -148,7 +154,6 @@ class Manager:
                 name=f"{SERVER}{node}",
                 namespace=NAMESPACE,
                 lifetime="detached",
-                get_if_exists=True,
                 max_restarts=-1,
                 max_task_retries=0,
                 max_concurrency=8,

@@ -68,6 +68,8 @@ class NodeActor:
         host = ray.util.get_node_ip_address()
         context, fingerprint = make_certificate(node)
         self._server = NodeServer(node, token=token, memory=budget, log=log)
+        self._known: set[str] = set()
+        """Nodes that had a server at some time."""
         self._server.listen_unix(path)
         rails = rails_of(host)
         port = self._server.listen_tls(host, context, terms.ports, rails)
@@ -83,10 +85,15 @@ class NodeActor:
         self._helpers.look()
         return msgspec.msgpack.encode(msgspec.structs.replace(self._self, helpers=self._helpers.all))
 
-    def see(self, view: bytes) -> int:
-        """Other servers have come or gone. The number of the view that it has."""
+    def see(self, view: bytes, unheard: list[str]) -> tuple[int, list[str]]:
+        """Other servers have come or gone, and of some nodes a manager has heard nothing yet. The number of the view
+        that it has; and those of these nodes that had a server before: a manager that has just been restarted cannot
+        know."""
         found = decode_reply(view)
-        return self._server.see(found) if isinstance(found, View) else 0
+        assert isinstance(found, View)
+        known = [node for node in unheard if node in self._known]
+        self._known.update(one.id for one in found.nodes)
+        return self._server.see(found), known
 
     def status(self) -> bytes:
         """How it stands."""

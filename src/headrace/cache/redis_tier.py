@@ -2,7 +2,9 @@
 
 What is kept has a checksum before it, and is served whole or not at all. Bytes are reserved in a counter of the
 server's before they are sent, so no more are kept than the budget says; what a killed process had reserved and not
-sent stays reserved. A server that does not answer is left alone for a while, and everything comes from storage.
+sent stays reserved. (In a cluster, redis-py sends again what was not answered in time: that may be counted twice, or
+what is kept not at all. Counter and samples lie on different servers there, so no transaction has both.) A server
+that does not answer is left alone for a while, and everything comes from storage.
 """
 
 from __future__ import annotations

@@ -671,13 +671,82 @@ def test_whatever_is_wrong_with_a_recipe_is_said(
     connection.close()
 
 
+class Ready:
+    """A recipe that is ready, as far as a helper's list of them goes."""
+
+    row, layout = 1, mock.Mock(**{"describe.return_value": []})
+
+    def __init__(self, samples: int = 1) -> None:
+        self.samples = samples
+
+
 def test_a_helper_forgets_what_was_not_used_for_longest() -> None:
-    recipes, all_ = Recipes(), [mock.Mock() for _ in range(Recipes.MOST + 2)]
-    for number, known in enumerate(all_):
-        recipes.keep(str(number), known)
-        assert recipes.find("0") is all_[0], "it is used all the time"
-    assert [number for number in range(len(all_)) if recipes.find(str(number)) is None] == [1, 2]
+    recipes: Any = Recipes()
+    first = Ready()
+    recipes.keep("0", first)
+    for number in range(1, Recipes.MOST + 2):
+        assert recipes.has_room()
+        recipes.keep(str(number), Ready(10**9))
+        assert recipes.find("0") is first, "it is used all the time"
+    assert [number for number in range(Recipes.MOST + 2) if recipes.find(str(number)) is None] == [1, 2]
     assert recipes.find("another") is None
+
+
+@pytest.mark.parametrize("samples", [1, Recipes.MOST_SAMPLES // Recipes.MOST])
+def test_a_helper_forgets_nothing_that_somebody_has(samples: int) -> None:
+    recipes: Any = Recipes()
+    held: list[Ready] = []
+    while recipes.has_room():
+        held.append(Ready(samples))
+        recipes.keep(str(len(held)), held[-1])
+    assert len(held) == (Recipes.MOST_USED if samples == 1 else Recipes.MOST)
+    assert [recipes.find(str(number + 1)) for number in range(len(held))] == held
+    del held[0]
+    assert recipes.has_room() and recipes.find("1") is None
+    assert [recipes.find(str(number + 2)) for number in range(len(held))] == held
+
+
+def test_a_recipe_is_made_ready_once_for_those_who_are_connected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And who wants another one tries other nodes, where there are too many."""
+    monkeypatch.setattr(Recipes, "MOST", 1)
+    monkeypatch.setattr(Recipes, "MOST_USED", 3)
+    made: list[str] = []
+
+    def known(teach: Teach, *_: Any) -> Any:
+        made.append(teach.recipe)
+        return Ready()
+
+    monkeypatch.setattr(helper_module, "Known", known)
+    helper = HelperServer(Config("n1", "127.0.0.1", TOKEN, "n1.sock")).listen()
+
+    def learn(recipe: str) -> wire.Wire:
+        connection = wire.connect_tls(("127.0.0.1", helper.port), helper.certificate, 20.0)
+        greet(connection, TOKEN)
+        try:
+            ask(connection, Teach(recipe, "data", b"", b"", False, b"[]", ""), 20.0)
+        except HostRefused:
+            connection.close()
+            raise
+        return connection
+
+    first, *others = [learn(recipe) for recipe in "abc"]
+    others += [learn(recipe) for recipe in "cba"]
+    assert made == ["a", "b", "c"]
+    with pytest.raises(HostRefused, match="no room for another recipe"):
+        learn("d")
+    first.close()
+    with pytest.raises(HostRefused, match="no room for another recipe"):
+        learn("d")
+    others.pop().close()
+
+    def has_room() -> bool:
+        with contextlib.suppress(HostRefused):
+            others.append(learn("d"))
+        return made[3:] == ["d"]
+
+    assert wait_until(has_room), "nobody uses the first one any more"
+    for connection in others:
+        connection.close()
 
 
 @pytest.mark.slow

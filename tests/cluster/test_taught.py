@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,13 @@ def test_nothing_of_a_recipe_that_was_forgotten_stays_open(photos: Path, steps: 
         assert oldest is not None
         for number in range(Recipes.MOST):
             recipes.keep(f"another {number}", taught(photos, *steps))
-        assert recipes.find("2") is None
+        assert recipes.find("2") is oldest and recipes.find("3") is None
+        recipes = Recipes()
         rows, faults, _ = oldest.make(grant(2))  # (it was forgotten while it is used)
         assert len(rows[0]) == 2 and not faults
+        last = weakref.ref(oldest)
         del oldest, recipes
+        assert last() is None, "it goes with whoever had it last, and then there is room for another"
     assert rows[0].any(), "what was made is there as long as somebody has it"
 
 

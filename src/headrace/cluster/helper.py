@@ -98,6 +98,8 @@ class Client:
         self._using = threading.Lock()
         self._rows: Sending = WireSending(connection)
         self._over = False
+        self.known: Known | None = None
+        """The recipe that it uses: it is not forgotten meanwhile."""
 
     @property
     def ended(self) -> bool:
@@ -258,6 +260,11 @@ class HelperServer:
         with self._teaching:
             known = self._known.find(teach.recipe)
             if known is None:
+                if not self._known.has_room():
+                    client.say(
+                        Refused("its helpers have no room for another recipe while jobs use those they have")
+                    )
+                    return
                 try:
                     known = Known(teach, self._config.socket, self._config.code)
                 except BaseException as error:
@@ -267,6 +274,7 @@ class HelperServer:
                     client.say(Refused(said[:4000]))
                     return
                 self._known.keep(teach.recipe, known)
+        client.known = known
         if json.dumps(known.layout.describe()).encode() != teach.fields:
             client.say(Refused("rows are of other sizes or types here than the job's"))
             return

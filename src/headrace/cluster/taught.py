@@ -10,6 +10,7 @@ import weakref
 from collections import OrderedDict
 from dataclasses import replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,27 +110,56 @@ def _let_go(arena: Arena, board: Board) -> None:
 
 
 class Recipes:
-    """Those that a helper knows: the ones that were used last. Threads share it."""
+    """Those that a helper knows: the ones that somebody has, and the ones that were used last. Threads share it.
+
+    To make one ready takes as long as to list its dataset. So none is forgotten that a connection uses; where these
+    are too many, another is refused.
+    """
 
     MOST = 16
+    """That are known in any case; and, while somebody has them,"""
+    MOST_USED = 64
+    """so many,"""
+    MOST_SAMPLES = 4 << 20
+    """if they have no more samples than these, all together: each takes about 70 bytes."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[str, Known] = OrderedDict()
+        self._known: WeakValueDictionary[str, Known] = WeakValueDictionary()
+        self._last: OrderedDict[str, Known] = OrderedDict()
         self._lock = threading.Lock()
 
     def find(self, name: str) -> Known | None:
         """One to be used now."""
         with self._lock:
-            if name in self._known:
-                self._known.move_to_end(name)
-            return self._known.get(name)
+            known = self._known.get(name)
+            if known is not None:
+                self._use(name, known)
+            return known
+
+    def has_room(self) -> bool:
+        """Whether there may be another one. What nobody has goes for it, if need be."""
+        with self._lock:
+            while self._last and self._is_full():
+                self._last.popitem(last=False)
+            return not self._is_full()
 
     def keep(self, name: str, known: Known) -> None:
-        """Another one. What has not been used for longest goes, if there is no room."""
+        """Another one."""
         with self._lock:
             self._known[name] = known
-            while len(self._known) > self.MOST:
-                self._known.popitem(last=False)
+            self._use(name, known)
+
+    def _use(self, name: str, known: Known) -> None:
+        self._last[name] = known
+        self._last.move_to_end(name)
+        if len(self._last) > self.MOST:
+            self._last.popitem(last=False)
+
+    def _is_full(self) -> bool:
+        known = list(self._known.values())
+        return len(known) >= self.MOST_USED or (
+            len(known) >= self.MOST and sum(one.samples for one in known) >= self.MOST_SAMPLES
+        )
 
 
 class Bench:

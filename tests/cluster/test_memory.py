@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from headrace.cluster import memory as memory_module
 from headrace.cluster.memory import PoolMemory, Reading
+from headrace.cluster.messages import Node, View
+from headrace.cluster.placement import Placement
 
 BUDGET = 1 << 16
 SMALL = 1 << 14
@@ -63,6 +65,39 @@ def test_what_is_read_is_what_was_kept_and_no_budget_is_exceeded(
         assert memory.used == sum(map(len, kept.values())) + sum(map(len, ahead.values()))
         missing = set(memory.missing(dataset, np.arange(16)).tolist())
         assert missing == {one for one in range(16) if (dataset, one) not in {**kept, **ahead}}
+
+
+@given(
+    views=st.lists(st.sets(st.sampled_from("abc"), min_size=1), min_size=1, max_size=4),
+    weights=st.lists(st.integers(1, 4), min_size=3, max_size=3),
+    asked=st.lists(st.lists(st.integers(0, 39), max_size=40), min_size=4, max_size=4),
+)
+def test_what_counts_is_what_is_held_of_a_nodes_own_part(
+    views: list[set[str]], weights: list[int], asked: list[list[int]]
+) -> None:
+    nodes = {name: Node(name, name, "", 0, "", weight) for name, weight in zip("abc", weights, strict=True)}
+    memories = {name: PoolMemory(BUDGET) for name in nodes}
+    for number, (names, samples) in enumerate(zip(views, asked, strict=False), 1):
+        view = View(number, tuple(nodes[name] for name in sorted(names)))
+        for name in names:
+            memories[name].see(name, view)
+            memories[name].see(name, View(0, tuple(nodes.values())))  # (it comes late)
+            memories[name].open("data", 40)
+        places = Placement(view, "data", 40).nodes_of(np.array(samples, np.int64)).tolist()
+        for sample, place in zip(samples, places, strict=True):
+            memories[view.nodes[place].id].keep("data", sample, data_of("data", sample, 50 + sample))
+        every = Placement(view, "data", 40).nodes_of(np.arange(40))
+        for place, node in enumerate(view.nodes):
+            held = memories[node.id]._held["data"].starts >= 0
+            mine = np.flatnonzero(held & (every == place))
+            assert memories[node.id].describe()["data"] == (40, len(mine), int((50 + mine).sum()))
+            assert set(mine.tolist()) >= {one for one, at in zip(samples, places, strict=True) if at == place}
+    alone = memories["a"]
+    alone.see("a", View(9, (nodes["b"],)))
+    alone.open("data", 40)
+    assert alone.describe()["data"][1] == alone._held["data"].count, "whoever is in no view has no part"
+    for memory in memories.values():
+        memory.close()
 
 
 def test_a_dataset_that_nobody_uses_makes_room_for_another(monkeypatch: object) -> None:

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
+from headrace.cli.cluster import _shown
 from headrace.cluster import manager as managing
 from headrace.cluster import node_actor, on_ray
 from headrace.cluster.manager import MANAGER, Manager
-from headrace.cluster.messages import Node, View, encode
+from headrace.cluster.members import members_of
+from headrace.cluster.messages import Node, View, decode_reply, encode
 from headrace.cluster.node_actor import NAMESPACE, NodeActor, Terms
+from headrace.cluster.pooled import define
 from headrace.cluster.server import NodeServer
 from headrace.core.errors import HostUnavailable, OptionError
+from headrace.planning import peers
+from tests.cluster.nodes import Servers, forget_members, make_files
+from tests.loader.helpers import wait_until
 
 NEVER = object()
 """What is never answered."""
@@ -31,7 +39,9 @@ class Actor:
         self.number = 0
         self.hangs = False
         self.served: Any = object.__new__(NodeActor)
-        self.served._server, self.served._known = SimpleNamespace(see=self._note), set()
+        memory = SimpleNamespace(see=lambda node, view: None)
+        self.served._server, self.served._known = SimpleNamespace(see=self._note, memory=memory), set()
+        self.served._self = node or Node("", "", "", 0, "", 0)
         self.closed = self.killed = 0
         self.describe = SimpleNamespace(remote=self._describe)
         self.see = SimpleNamespace(remote=self._see)
@@ -202,6 +212,40 @@ def test_a_server_says_which_view_it_has() -> None:
         assert [server.see(View(number)) for number in (7, 5, 8)] == [7, 7, 8]
     finally:
         server.close()
+
+
+def test_what_nodes_hold_of_a_dataset_is_no_more_than_there_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a part that was another's while that was away, there are two copies when it is back."""
+    monkeypatch.setattr(peers, "_SLACK", 60.0)  # (files here are faster than any node)
+    source = make_files(tmp_path / "data")
+    servers = Servers(tmp_path)
+    actors = []
+    for name, server in servers.servers.items():
+        actor: Any = object.__new__(NodeActor)
+        actor._server, actor._self, actor._known = server, servers.nodes[name], set()
+        actors.append(actor)
+    members = members_of(servers.nodes["n0"].socket)
+    try:
+        for node in servers.nodes.values():
+            define(members, node, servers.pool(source))
+        pooled = servers.pooled(source)
+        for number, gone in enumerate(["", "n1", "", "n2", ""], 10):
+            view = View(number, tuple(one for one in servers.nodes.values() if one.id != gone))
+            for actor in actors:
+                if actor._self.id != gone:
+                    actor.see(encode(view), [])
+            assert wait_until(lambda: members.view.number == number)  # noqa: B023
+            pooled.read_many(range(len(source)))
+            found = [decode_reply(actor.status()) for actor in actors if actor._self.id != gone]
+            assert sum(one.datasets[0].held for one in found) == len(source)
+            assert re.search(r"FileSource.* 120 +120 ", "\n".join(_shown(found)))
+        memories = [server.memory for server in servers.servers.values()]
+        assert sum(one._held[source.fingerprint()].count for one in memories) > len(source), "copies stay"
+    finally:
+        forget_members()
+        servers.close()
 
 
 def test_all_servers_are_ended_whatever_one_of_them_does(

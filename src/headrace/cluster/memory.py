@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.cluster.messages import View
+from headrace.cluster.placement import Placement
 from headrace.core.ranges import Ranges
 
 _AHEAD = 16
@@ -39,8 +41,9 @@ class Held:
     starts: NDArray[np.int64]
     """Where each sample begins; -1: it is not there."""
     lengths: NDArray[np.int32]
+    placement: Placement
+    """By the last view by which somebody wanted to know what counts."""
     count: int = 0
-    nbytes: int = 0
     reading: int = 0
     """Those who read from it just now."""
     used: float = field(default_factory=time.monotonic)
@@ -109,6 +112,7 @@ class PoolMemory:
         self._groups: dict[str, Group] = {}
         self._ahead: dict[tuple[str, int], bytes] = {}
         self._ahead_bytes = 0
+        self._here = "", View(0)
 
     @property
     def used(self) -> int:
@@ -120,7 +124,17 @@ class PoolMemory:
         """There may be samples of this dataset from now on."""
         with self._lock:
             if dataset not in self._held:
-                self._held[dataset] = Held(np.full(samples, -1, np.int64), np.zeros(samples, np.int32))
+                placement = Placement(self._here[1], dataset, samples)
+                self._held[dataset] = Held(
+                    np.full(samples, -1, np.int64), np.zeros(samples, np.int32), placement
+                )
+
+    def see(self, node: str, view: View) -> None:
+        """Which node it is of, and which others there are: what has become theirs stays as long as the rest of its
+        dataset, but does not count."""
+        with self._lock:
+            if view.number > self._here[1].number:
+                self._here = node, view
 
     def read(self, dataset: str, samples: Sequence[int]) -> Reading:
         """What there is of some samples; None in the place of one that is not there."""
@@ -179,7 +193,6 @@ class PoolMemory:
             self._view[start : start + nbytes] = data
             held.starts[sample], held.lengths[sample] = start, nbytes
             held.count += 1
-            held.nbytes += nbytes
             held.came.append(sample)
             return True
 
@@ -362,7 +375,7 @@ class PoolMemory:
         held.starts[:] = -1
         held.before += len(held.came)
         held.came = array("q")
-        held.count = held.nbytes = 0
+        held.count = 0
         held.let_go = True
         self._drop_ahead(name)
 
@@ -379,9 +392,22 @@ class PoolMemory:
             return name
 
     def describe(self) -> dict[str, tuple[int, int, int]]:
-        """Of each dataset: its samples, how many are held, and their bytes."""
+        """Of each dataset: its samples, how many of this node's part are held, and their bytes. (What was its part
+        before others came, these read for themselves: counted here, too, it would be there twice.)"""
+        found, out = [], {}
         with self._lock:
-            return {name: (len(held.starts), held.count, held.nbytes) for name, held in self._held.items()}
+            node, view = self._here
+            for name, held in self._held.items():
+                there = np.flatnonzero(held.starts >= 0)
+                found.append((name, held, there, held.lengths[there]))
+        # (while others go on: of millions of samples it takes a while)
+        for name, held, there, lengths in found:
+            placement = held.placement = held.placement.follow(view)
+            mine = placement.place_of(node)
+            if mine >= 0:
+                lengths = lengths[placement.nodes_of(there) == mine]
+            out[name] = len(held.starts), len(lengths), int(lengths.sum(dtype=np.int64))
+        return out
 
     def close(self) -> None:
         """Give the memory back."""

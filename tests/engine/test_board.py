@@ -533,8 +533,12 @@ def test_while_others_take_orders_too_a_worker_claims_no_more_than_it_gets_to(bo
         claims: list[int] = []
         most = 2
 
+        def has_enough(seconds: float) -> bool:
+            time.sleep(seconds)
+            return len(claims) >= most
+
         def claim() -> None:
-            while (found := worker.claim(None, lambda: len(claims) >= most)) is not None:
+            while (found := worker.claim(None, has_enough)) is not None:
                 claims.append(found.order)
 
         thread = threading.Thread(target=claim)

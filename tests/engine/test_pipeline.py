@@ -123,6 +123,20 @@ def test_a_thread_that_is_not_needed_for_now_keeps_no_permit():
     assert pipeline._leaves(1, Turn()) and pipeline._numbers == {0}
 
 
+def test_who_had_enough_goes_on_as_soon_as_an_order_is_done() -> None:
+    """Orders may take a thousandth of a second: whoever slept until the next look would be idle most of the time."""
+    one = RowPipeline(None, None, lambda: None, 1, measure=False)  # type: ignore[arg-type,return-value]
+    assert not one._has_enough(0.0)
+    one._under_way = 2
+    assert one._has_enough(0.0) and one._has_enough(0.01), "as long as none is done"
+    found: list[bool] = []
+    waiting = threading.Thread(target=lambda: found.append(one._has_enough(600.0)))
+    waiting.start()
+    one._finish_one()
+    waiting.join(60)
+    assert found == [False]
+
+
 def test_what_is_filled_in_for_others_says_nothing_of_how_long_orders_take() -> None:
     """Nobody claims it, so nobody knows when it was begun."""
 

@@ -83,12 +83,12 @@ class Link:
             os._exit(1)
 
     def claim(
-        self, idle: Callable[[], None] | None = None, has_enough: Callable[[], bool] = lambda: False,
+        self, idle: Callable[[], None] | None = None, has_enough: Callable[[float], bool] = lambda seconds: False,
         skip: Callable[[float], int] | None = None,
     ) -> Claim | None:  # fmt: skip
         """The next order, waiting for one; None once stopped. ``idle`` is called while there is none. If there are
-        others who take orders, too: ``has_enough`` says whether this worker leaves it to them, and ``skip`` how many
-        it leaves to them, where they take so many a second."""
+        others who take orders, too: ``has_enough`` says whether this worker leaves it to them, and waits for so long
+        at most until it does not; and ``skip`` how many it leaves to them, where they take so many a second."""
         while True:
             while not self.board.wait(None if idle is None else self.pause.seconds):
                 assert idle is not None
@@ -98,16 +98,20 @@ class Link:
                 self.board.wake(1)  # pass the wake-up on to the next thread or worker that has to stop
                 return None
             if self._leaves(has_enough):
-                while self._leaves(has_enough) and not self.stopped:
-                    time.sleep(_LEFT)
+                while not self.stopped and self._leaves(has_enough, _LEFT):
+                    pass
                 self.board.wake(1)  # (the order may still be there)
                 continue
             claim = self.board.claim(self.claimer, 0 if skip is None else skip(self.board.taken))
             if claim is not None:
                 return claim
 
-    def _leaves(self, has_enough: Callable[[], bool]) -> bool:
-        return self.board.left or (self.board.shared and has_enough())
+    def _leaves(self, has_enough: Callable[[float], bool], seconds: float = 0.0) -> bool:
+        """Whether orders are left to others: all of them, or just now. Waits for so long at most until not."""
+        if self.board.left:
+            time.sleep(seconds)
+            return True
+        return self.board.shared and has_enough(seconds)
 
 
 def shortened(faults: list[tuple[int, str, str]]) -> list[tuple[int, str, str]]:

@@ -199,9 +199,13 @@ class RowPipeline:
             self._gate.stop()
             self._queue.close()
 
-    def _has_enough(self) -> bool:
-        """Whether others may have the next order, if there are any."""
-        return self._few.enough(self._under_way, self._wanted)
+    def _has_enough(self, seconds: float) -> bool:
+        """Whether others may have the next order, if there are any; waits for so long at most until not. (An order
+        may be done in a thousandth of a second: whoever slept meanwhile would have nothing to do.)"""
+        with self._ended:
+            return not self._ended.wait_for(
+                lambda: not self._few.enough(self._under_way, self._wanted), seconds
+            )
 
     def _hand_on(self, fetched: Fetched) -> float:
         """To those who prepare; the seconds for which there was no room there, counted once however many wait."""

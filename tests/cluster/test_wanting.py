@@ -11,6 +11,7 @@ from headrace.cache.arena import Arena
 from headrace.cluster import wanting
 from headrace.cluster.wanting import Wanting
 from headrace.engine.board import Board
+from headrace.planning.helping import Way
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_workers_hear_how_many_orders_others_take_for_as_long_as_there_are_other
     monkeypatch.setattr(time, "monotonic", lambda: clock)
     monkeypatch.setattr(time, "monotonic_ns", lambda: int(1e9 * clock))
     one = Wanting(board, workers=1)
-    assert not one.decide(there=False, helped=False)
+    assert one.decide(there=False, helped=False) is Way.BOTH
     assert not board.shared, "nobody else is there"
     one.decide(there=True, helped=True)
     assert board.shared and board.taken == 0.0
@@ -39,7 +40,7 @@ def test_workers_hear_how_many_orders_others_take_for_as_long_as_there_are_other
     one.decide(there=True, helped=True)
     assert board.taken == pytest.approx(50, abs=0.1)
     clock += 0.4
-    assert not one.decide(there=False, helped=False)
+    assert one.decide(there=False, helped=False) is Way.BOTH
     assert board.shared, "who has just gone may come again"
     clock += 2 * wanting._LATELY
     assert not board.shared and board.taken == 0.0
@@ -56,3 +57,28 @@ def test_help_is_wanted_where_more_waits_than_a_batch_and_nobody_is_told_at_the_
     assert board.shared
     one.close()
     assert not board.shared and not board.left
+
+
+def test_workers_hear_that_none_of_their_orders_is_taken(
+    board: Board, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where to receive a row takes as much of this node as to make it, and they have more claimed without help."""
+    clock, rows = 1000.0, {Way.BOTH: 10, Way.OWN: 30, Way.OTHERS: 0}
+    monkeypatch.setattr(time, "monotonic", lambda: clock)
+    monkeypatch.setattr(time, "monotonic_ns", lambda: int(1e9 * clock))
+    one, way, order = Wanting(board, workers=1), Way.BOTH, 0
+    for _ in range(2):
+        board.made(2e-4)
+    assert board.making == pytest.approx(2e-4, rel=0.01)
+    for _ in range(400):
+        for _ in range(4):
+            board.post(order, (0, 64), 0, 8, rows=rows[way])
+            order += 1
+        while board.backlog() > 3:
+            board.claim(0)
+        way = one.decide(there=True, helped=True, receiving=2e-4)
+        assert board.shared == (way is Way.BOTH) and not board.left
+        clock += 0.05
+    assert way is Way.OWN
+    one.decide(there=True, helped=True, receiving=1e-5)
+    assert board.shared, "it has become cheap"

@@ -559,3 +559,22 @@ def test_while_others_take_orders_too_a_worker_claims_no_more_than_it_gets_to(bo
         board.wake(1)
         thread.join(10)
         assert not thread.is_alive()
+
+
+def test_rows_that_were_claimed_are_counted_whoever_claims_them_and_in_which_order(board: Board) -> None:
+    for order, rows in enumerate((7, 1, 16, 4)):
+        board.post(order, AREA, 0, 10, rows)
+    assert board.claimed == 0
+    found = [board.claim(3, skip=2), board.claim(1), board.claim(2)]
+    assert [one.order for one in found if one is not None] == [2, 0, 1] and board.claimed == 24
+    assert board.claim(1) is not None and board.claimed == 28
+    assert board.claim(1) is None and board.claimed == 28
+
+
+def test_what_making_a_row_takes_is_a_mean_of_what_workers_say(board: Board) -> None:
+    assert board.making == 0.0
+    board.made(1e-3)
+    assert board.making == pytest.approx(1e-3)
+    for _ in range(200):
+        board.made(2e-4)
+    assert board.making == pytest.approx(2e-4, rel=0.01)

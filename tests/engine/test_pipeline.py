@@ -148,13 +148,15 @@ def test_what_is_filled_in_for_others_says_nothing_of_how_long_orders_take() -> 
             self.seen.append(seconds)  # type: ignore[arg-type]
 
     def fetched(fill: bool) -> Any:
-        order = SimpleNamespace(fill=fill, sequence=0)
+        order = SimpleNamespace(fill=fill, sequence=0, indices=bytes(8 * 4))
         claim = None if fill else "a claim"
         begun = 0.0 if fill else time.monotonic() - 2.0
         return SimpleNamespace(order=order, claim=claim, took=0.5, begun=begun, spent=Spent())
 
-    link: Any = SimpleNamespace(send=lambda done: None)
-    stages: Any = SimpleNamespace(prepare=lambda fetched, program, measured: OrderDone(1, [], spent=Spent()))
+    told: list[float] = []
+    link: Any = SimpleNamespace(send=lambda done: None, board=SimpleNamespace(made=told.append))
+    spent = Spent(cpu=0.5, fetch_cpu=0.3)
+    stages: Any = SimpleNamespace(prepare=lambda fetched, program, measured: OrderDone(1, [], spent=spent))
     one = RowPipeline(link, stages, lambda: None, 1, measure=False)  # type: ignore[arg-type, return-value]
     few: Any = Few()
     one._few, one._under_way = few, 2
@@ -164,3 +166,4 @@ def test_what_is_filled_in_for_others_says_nothing_of_how_long_orders_take() -> 
     one._prepare(0)
     ((fetching, _, whole),) = few.seen
     assert fetching == 0.5 and 2.0 <= whole < 60.0
+    assert told == [0.2], "of a processor, for each of four rows"

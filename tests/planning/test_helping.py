@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.planning.helping import MOST_LINES, Few, Help, Reach, Yielding, choose, in_order, to_connect
+from headrace.planning.helping import (
+    MOST_LINES,
+    Division,
+    Few,
+    Help,
+    Reach,
+    Way,
+    choose,
+    in_order,
+    to_connect,
+)
 from headrace.planning.pacing import Pace
 
 
@@ -67,47 +77,110 @@ def test_an_order_goes_to_whoever_is_likely_to_be_done_first(helpers: list[tuple
     assert (orders + 1) * usual == min((have + 1) * each for have, each in free)
 
 
+CHEAP, DEAR = {"making": 1e-3, "receiving": 2e-4}, {"making": 2e-4, "receiving": 1.5e-4}
+"""What rows of others take here, beside what making them does."""
+
+
 def drive(
-    rate_with: float, rate_without: float, seconds: float, *, wanted: bool = True
-) -> tuple[float, Yielding]:
-    """Let it decide for so long; the share of time for which workers left orders alone."""
-    made, now, claimed, left = Yielding(), 100.0, 0.0, 0.0
+    rates: dict[Way, float], seconds: float, *, wanted: bool = True, **costs: float
+) -> tuple[dict[Way, float], Division]:
+    """Let it decide for so long; the share of time for which each way was taken."""
+    made, now, claimed, spent = Division(), 100.0, 0.0, dict.fromkeys(Way, 0.0)
     while now < 100.0 + seconds:
-        yields = made.look(now, int(claimed), wanted=wanted, helped=True)
-        claimed += 0.01 * (rate_without if yields else rate_with)
-        left += 0.01 * yields
+        way = made.look(now, int(claimed), wanted=wanted, helped=True, **costs)
+        claimed += 0.01 * rates[way]
+        spent[way] += 0.01 / seconds
         now += 0.01
-    return left / seconds, made
+    return spent, made
+
+
+def rates(both: float, others: float, own: float) -> dict[Way, float]:
+    return {Way.BOTH: both, Way.OTHERS: others, Way.OWN: own}
 
 
 def test_workers_leave_orders_alone_where_that_gives_more() -> None:
-    share, made = drive(500.0, 1200.0, 120.0)
-    assert share > 0.85 and made.yields
+    for costs in ({}, CHEAP):
+        spent, made = drive(rates(500.0, 1200.0, 1.0), 120.0, **costs)
+        assert spent[Way.OTHERS] > 0.85 and made.way is Way.OTHERS and not spent[Way.OWN]
 
 
 def test_workers_go_on_where_they_add_to_it() -> None:
-    share, made = drive(1500.0, 1200.0, 120.0)
-    assert share < 0.15 and not made.yields
+    for costs in ({}, CHEAP, DEAR):
+        spent, _ = drive(rates(1500.0, 1200.0, 1200.0), 120.0, **costs)
+        assert spent[Way.BOTH] > 0.85
+
+
+def test_nothing_is_given_away_where_own_workers_do_more_without() -> None:
+    spent, made = drive(rates(12_000.0, 1.0, 27_000.0), 300.0, **DEAR)
+    assert spent[Way.OWN] > 0.9 and made.way is Way.OWN and not spent[Way.OTHERS]
+    spent, _ = drive(rates(12_000.0, 1.0, 12_000.0), 300.0, **DEAR)
+    assert spent[Way.OWN] > 0.9, "what others do is not for nothing"
+
+
+def test_own_workers_that_keep_up_are_not_disturbed_by_trying() -> None:
+    """While they make all, help is not wanted; and that is no reason to give some away again."""
+    made, now, claimed, given, ways = Division(), 0.0, 0.0, 0.0, set()
+    while now < 300.0:
+        way = made.look(now, int(claimed), wanted=made.way is not Way.OWN, helped=True, **DEAR)
+        claimed += {Way.BOTH: 90.0, Way.OWN: 100.0, Way.OTHERS: 0.0}[way]
+        given += 0.01 * (way is not Way.OWN)
+        ways.add(way)
+        now += 0.01
+    assert given < 5.0 and ways == {Way.BOTH, Way.OWN}
+
+
+def test_what_becomes_cheap_to_receive_is_given_away_again() -> None:
+    _, made = drive(rates(12_000.0, 1.0, 27_000.0), 60.0, **DEAR)
+    assert made.way is Way.OWN
+    assert made.look(200.0, 0, wanted=True, helped=True, **CHEAP) is Way.BOTH
 
 
 def test_a_tie_changes_nothing_for_long() -> None:
-    made, now, claimed, changes, before = Yielding(), 0.0, 0.0, 0, False
+    made, now, claimed, changes, before = Division(), 0.0, 0.0, 0, Way.BOTH
     while now < 300.0:
-        yields = made.look(now, int(claimed), wanted=True, helped=True)
-        changes += yields != before
-        before = yields
+        way = made.look(now, int(claimed), wanted=True, helped=True)
+        changes += way is not before
+        before = way
         claimed += 10.0
         now += 0.01
     assert changes < 40
 
 
 def test_nobody_yields_where_no_help_is_wanted_or_none_is_there() -> None:
-    assert drive(500.0, 1200.0, 30.0, wanted=False)[0] == 0.0
-    made, now = Yielding(), 0.0
-    while now < 10.0 and not made.look(now, int(now * 100), wanted=True, helped=True):
-        now += 0.01
-    assert made.yields
-    assert not made.look(now, 0, wanted=True, helped=False)
+    for costs in ({}, CHEAP, DEAR):
+        assert drive(rates(500.0, 1200.0, 1200.0), 30.0, wanted=False, **costs)[0][Way.BOTH] == pytest.approx(
+            1
+        )
+        made, now = Division(), 0.0
+        while now < 10.0 and made.look(now, int(now * 100), wanted=True, helped=True, **costs) is Way.BOTH:
+            now += 0.01
+        assert made.way is (Way.OWN if costs is DEAR else Way.OTHERS)
+        assert made.look(now, 0, wanted=True, helped=False, **costs) is Way.BOTH
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0, 2),
+            st.integers(0, 10**6),
+            st.booleans(),
+            st.booleans(),
+            st.floats(0, 1),
+            st.floats(0, 1),
+        ),
+        max_size=80,
+    )
+)
+def test_whoever_is_left_with_all_orders_can_make_them(
+    looks: list[tuple[float, int, bool, bool, float, float]],
+) -> None:
+    made, now, claimed = Division(), 0.0, 0
+    for seconds, rows, wanted, helped, making, receiving in looks:
+        now, claimed = now + seconds, claimed + rows
+        before = made.way
+        way = made.look(now, claimed, wanted=wanted, helped=helped, making=making, receiving=receiving)
+        assert way is not Way.OTHERS or helped
+        assert way is not Way.OWN or before is Way.OWN or 4 * receiving > making > 0
 
 
 @given(

@@ -19,6 +19,7 @@ from headrace.coordinate.messages import Command, Order, OrderDone, Stop
 from headrace.engine.board import Claim
 from headrace.engine.link import Link
 from headrace.engine.task import RecipeTask
+from headrace.planning.helping import Way
 
 _TRIALS = 2
 """Helpers that are tried with one order: where there are a thousand, they would all send at the same time."""
@@ -61,12 +62,12 @@ class Agent:
             line = self._lines.best(self._wanting.help.rows)
             ready = self._lines.ready()
             helped = any(one.usual for one in ready)
-            yields = self._wanting.decide(there=bool(ready), helped=helped)
+            way = self._wanting.decide(there=bool(ready), helped=helped, receiving=self._lines.receiving)
             to_try = not helped and any(one.untried for one in ready)
             if (self._lines.layout is None or to_try) and self._wanting.now():
                 self._make_first()
                 continue
-            if line is None or not (yields or self._wanting.now()):
+            if line is None or way is Way.OWN or not (way is Way.OTHERS or self._wanting.now()):
                 self._lines.wait(_POLL if self._lines.any else _IDLE)
                 continue
             claim = self._link.board.claim(self._link.claimer)

@@ -62,6 +62,8 @@ _GOOD = 16
 """Orders in time after which it does not matter that a helper was late before."""
 _REFUSED = 60.0
 """And one that cannot prepare these rows."""
+_LATEST = 0.05
+"""The weight of one order in what receiving a row takes."""
 _LEAVING = 1.0
 """Seconds for a thread to let go of what NIXL has."""
 
@@ -147,6 +149,8 @@ class Lines:
         self._transports = Transports()
         self._numbers = itertools.count(1)
         self._granted = Granted[Line]()
+        self.receiving = 0.0
+        """CPU seconds that a row takes to be received; 0: none was."""
         self._said: set[str] = set()
         self._looked = 0.0
         self._reach, self._free = Reach(), True
@@ -356,13 +360,17 @@ class Lines:
         room = line.pending.get(reply.number) if isinstance(reply, Rows) else None
         if not isinstance(reply, Rows) or room is None:
             raise ProtocolError(f"{connection.name} sent rows that nobody granted room for")
+        begun_cpu = time.thread_time()
         receiving.take(reply.number, nbytes, room.into(layout, self._arena), _PATIENCE)
+        cpu_here = time.thread_time() - begun_cpu
         took = time.monotonic() - room.since
         with self._changed:
             del line.pending[reply.number]
             line.usual += (0.2 if line.usual else 1.0) * (took - line.usual)
             line.done += 1
             good = self._granted.arrived(line, room, reply, took)
+            each = cpu_here / max(1, room.count)
+            self.receiving += (_LATEST if self.receiving else 1.0) * (each - self.receiving)
             self._changed.notify_all()
         if good:
             cpu = reply.cpu if 0.0 < reply.cpu <= took else 0.0  # (it is what somebody says)

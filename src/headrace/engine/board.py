@@ -28,7 +28,7 @@ import numpy as np
 from headrace.cache.arena import Arena
 
 CAPACITY = 4096
-_HEAD, _TAIL, _END, _LEFT, _FEW, _TAKEN = range(6)
+_HEAD, _TAIL, _END, _LEFT, _FEW, _TAKEN, _ROWS, _MAKING = range(8)
 _HEADER = 8
 RANGES = 256
 """Ranges that can be listed."""
@@ -36,8 +36,12 @@ _OFFSET, _BYTES, _SINCE = range(3)  # of each: 0 bytes, no range; since when it 
 UNUSED, PUT_DOWN = 1, 2
 """Since when a range is free that was never used, and one that was too small."""
 _RING = _HEADER + RANGES * 3
-_ORDER, _AREA, _AREA_BYTES, _START, _LENGTH, _CLAIMER, _GROWN, _GROWN_BYTES = range(8)  # of each entry
-_WIDTH = 8
+_ORDER, _AREA, _AREA_BYTES, _START, _LENGTH, _CLAIMER, _GROWN, _GROWN_BYTES, _COUNT = range(
+    9
+)  # of each entry
+_WIDTH = 9
+_LATEST = 0.05
+"""The weight of one order in what making a row takes."""
 FREE, CANCELLED = 0, -1
 _ALONE = 1 << 40
 """Added to the claimer of an entry: its order is the only one that the claimer is busy with."""
@@ -96,14 +100,14 @@ class Board:
         """Entries that can be posted while the one at ring position ``oldest_open`` is still needed."""
         return CAPACITY - (int(self._header[_TAIL]) - oldest_open)
 
-    def post(self, order: int, area: tuple[int, int], start: int, length: int) -> int:
-        """Post an order whose encoding lies at ``start`` in ``area``; returns its ring position."""
+    def post(self, order: int, area: tuple[int, int], start: int, length: int, rows: int = 1) -> int:
+        """Post an order of ``rows`` whose encoding lies at ``start`` in ``area``; returns its ring position."""
         # Under the lock, so that no worker sees the tail before the entry: processors may reorder writes.
         with self._locked():
             tail = int(self._header[_TAIL])
             if tail - int(self._header[_HEAD]) >= CAPACITY:
                 raise RuntimeError(f"the board is full: {CAPACITY} orders wait")
-            self._entries[tail % CAPACITY] = (order, *area, start, length, FREE, 0, 0)
+            self._entries[tail % CAPACITY] = (order, *area, start, length, FREE, 0, 0, rows)
             self._header[_TAIL] = tail + 1
         return tail
 
@@ -136,7 +140,7 @@ class Board:
 
     def grown(self, position: int) -> tuple[int, int]:
         """The range that the claimer of ``position`` took or made while working on it: offset and bytes."""
-        offset, nbytes = self._entries[position % CAPACITY][_GROWN:].tolist()
+        offset, nbytes = self._entries[position % CAPACITY][_GROWN:_COUNT].tolist()
         return offset, nbytes
 
     def release(self, row: int, since: int) -> None:
@@ -172,8 +176,19 @@ class Board:
 
     @property
     def claimed(self) -> int:
-        """Orders that were ever claimed."""
-        return int(self._header[_HEAD])
+        """Rows of orders that were ever claimed."""
+        return int(self._header[_ROWS])
+
+    def made(self, seconds: float) -> None:
+        """A worker made rows, each of which took so much of a processor."""
+        before = int(self._header[_MAKING])
+        self._header[_MAKING] = before + int(((1e9 * seconds) - before) * (_LATEST if before else 1.0))
+
+    @property
+    def making(self) -> float:
+        """Seconds of a processor that making a row takes here; 0: not known. (Of many workers who say so at the same
+        time, some may not be heard.)"""
+        return int(self._header[_MAKING]) / 1e9
 
     def leave_orders(self, seconds: float) -> None:
         """Have workers leave orders to the one who calls, for so long."""
@@ -234,6 +249,7 @@ class Board:
                 # claim the same order again.
                 entry[_CLAIMER] = worker + 1
                 self._header[_HEAD] = head + 1
+            self._header[_ROWS] += entry[_COUNT]
             order, area, area_bytes, start, length = (int(word) for word in entry[:_CLAIMER])
             return Claim(position, order, (area, area_bytes), start, length)
 
@@ -276,7 +292,7 @@ class Board:
             self.release(row, PUT_DOWN)
 
     def _note(self, claim: Claim, offset: int, nbytes: int) -> None:
-        self._entries[claim.position % CAPACITY][_GROWN:] = (offset, nbytes)
+        self._entries[claim.position % CAPACITY][_GROWN:_COUNT] = (offset, nbytes)
 
     # -- both ---------------------------------------------------------------------------------------------
 

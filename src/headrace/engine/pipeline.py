@@ -277,6 +277,8 @@ class RowPipeline:
             if fetched.claim is not None:  # (and no fill, for which nobody waits)
                 now = time.monotonic()
                 self._few.saw(fetched.took, now - begun, now - fetched.begun)
+                rows = len(fetched.order.indices) // 8
+                self._link.board.made((done.spent.cpu + done.spent.fetch_cpu) / max(1, rows))
             if turn is not None:
                 following = self._queue.peek()
                 turn.pass_on(None if following is None else following.order.sequence)

@@ -208,7 +208,7 @@ class ProcessHost(BaseHost):
                 self._workers.send(self._workers.all[target], Run(order))
             return 0
         for order, place in zip(orders, self.slots.write_orders(slot, orders), strict=True):
-            self._positions[order.id] = self.board.post(order.id, *place)
+            self._positions[order.id] = self.board.post(order.id, *place, rows=len(order.indices) // 8)
         return len(orders)
 
     def _pump(self, timeout: float) -> str:

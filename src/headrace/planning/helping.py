@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
+from enum import Enum
 from itertools import islice
 
 from headrace.core.random import key
@@ -42,54 +43,84 @@ class Help:
         return backlog > max(self._orders, self._workers)
 
 
-class Yielding:
-    """Whether a rank's own workers had better leave all orders to others, for a while. Found by trying: what a worker
-    takes from the loop, and from who receives rows, no model knows.
+class Way(Enum):
+    """Who makes a rank's orders while help is wanted."""
 
-    While help is wanted, both ways are tried in turn, and the one that had more orders claimed is kept for longer and
-    longer, until the other is tried again.
+    BOTH = "both"
+    OTHERS = "others"
+    """Its own workers leave all of them to others: whoever receives rows needs the processor more."""
+    OWN = "own"
+    """None is given away: to receive rows would take its own workers as much as to make them."""
+
+
+class Division:
+    """How a rank's orders are divided between its own workers and others. Found by trying: what a worker takes from
+    the loop, and from who receives rows, no model knows.
+
+    While help is wanted, it is tried in turn to let both make some, and to let only one of them; what had more rows
+    claimed is kept for longer and longer, until the other is tried again. Which one of them alone may be the better
+    way follows from what receiving a row takes of the processor, and what making it here does.
     """
 
     _TRIAL, _SETTLING, _LONGEST = 1.5, 0.5, 24.0
     _BETTER = 1.05
+    _COSTLY, _STILL = 1 / 3, 1 / 4
+    """A row whose receiving takes more than this share of what making it takes is no great help; or, where none is
+    given away for that, the second."""
 
     def __init__(self) -> None:
-        self.yields = False
-        self._kept, self._rate = False, 0.0
-        """The way that is the better one, as far as is known, and orders a second that way."""
+        self.way = Way.BOTH
+        self._kept, self._rate = Way.BOTH, 0.0
+        """The way that is the best one, as far as is known, and rows a second that way."""
         self._begun = self._until = 0.0
         self._counted: tuple[float, int] | None = None
         self._stay = self._TRIAL
 
-    def look(self, now: float, claimed: int, *, wanted: bool, helped: bool) -> bool:
-        """``claimed``: orders that were ever claimed; ``wanted``: more of them wait than should; ``helped``: others
-        are there to make them. Whether workers leave orders alone from now on."""
-        if not helped or not (wanted or self.yields):
-            self._start(now, yields=False)
-            self._kept, self._stay = False, self._TRIAL
-            return False
+    def look(
+        self, now: float, claimed: int, *, wanted: bool, helped: bool, making: float = 0.0, receiving: float = 0.0
+    ) -> Way:  # fmt: skip
+        """``claimed``: rows that were ever claimed; ``wanted``: more of them wait than should; ``helped``: others
+        are there to make them; ``making``, ``receiving``: CPU seconds that a row takes here, made here or made
+        elsewhere, as far as that is known. Who makes orders from now on."""
+        costly = 0.0 < (self._STILL if self._kept is Way.OWN else self._COSTLY) * making < receiving
+        other = Way.OWN if costly else Way.OTHERS
+        if not helped or (self._kept is Way.OWN and not costly) or not (wanted or self._is_alone):
+            self._start(now, Way.BOTH)
+            self._kept, self._stay = Way.BOTH, self._TRIAL
+            return self.way
+        if not wanted and Way.OWN in (self.way, self._kept):
+            if self.way is not Way.OWN or now >= self._until:
+                # They keep up by themselves, and nothing is better than that.
+                self._kept = Way.OWN
+                self._start(now, Way.OWN, self._stay)
+            return self.way
         if self._counted is None and now - self._begun >= self._SETTLING:
             self._counted = now, claimed
         if now < self._until or self._counted is None:
-            return self.yields
+            return self.way
         since, before = self._counted
         if now - since < self._SETTLING:
-            return self.yields
+            return self.way
         rate = (claimed - before) / (now - since)
-        if self.yields == self._kept:
+        if self.way is self._kept:
             self._rate = rate
-            self._start(now, yields=not self.yields)
-        elif rate > self._BETTER * self._rate:
-            self._kept, self._rate, self._stay = self.yields, rate, self._TRIAL
-            self._start(now, yields=self._kept, seconds=self._stay)
+            self._start(now, other if self._kept is Way.BOTH else Way.BOTH)
+        elif rate > self._rate * (1 / self._BETTER if self.way is Way.OWN else self._BETTER):
+            # (what others do is not for nothing)
+            self._kept, self._rate, self._stay = self.way, rate, self._TRIAL
+            self._start(now, self._kept, self._stay)
         else:
             # The other way is tried again after a time that grows.
             self._stay = min(self._LONGEST, 2 * self._stay)
-            self._start(now, yields=self._kept, seconds=self._stay)
-        return self.yields
+            self._start(now, self._kept, self._stay)
+        return self.way
 
-    def _start(self, now: float, *, yields: bool, seconds: float = 0.0) -> None:
-        self.yields, self._begun, self._counted = yields, now, None
+    @property
+    def _is_alone(self) -> bool:
+        return self.way is not Way.BOTH or self._kept is Way.OWN
+
+    def _start(self, now: float, way: Way, seconds: float = 0.0) -> None:
+        self.way, self._begun, self._counted = way, now, None
         self._until = now + max(seconds, self._TRIAL)
 
 

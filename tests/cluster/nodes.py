@@ -17,6 +17,7 @@ import headrace as hr
 from headrace.cluster import members
 from headrace.cluster.certificates import make_certificate
 from headrace.cluster.helper import Config, Helpers
+from headrace.cluster.limits import limit_of
 from headrace.cluster.messages import Node, View
 from headrace.cluster.pooled import Pool, PooledSource
 from headrace.cluster.rows import TLS
@@ -81,7 +82,9 @@ class Servers:
 
     def pool(self, source: Source, at: str = "n0") -> Pool:
         """How a job on a node finds a dataset."""
-        return Pool(self.nodes[at].socket, source.fingerprint(), json.dumps(source_to_plain(source)).encode())
+        plain = source_to_plain(source)
+        definition = json.dumps(plain).encode()
+        return Pool(self.nodes[at].socket, source.fingerprint(), definition, limit_of(plain))
 
     def pooled(self, source: Source, at: str = "n0") -> PooledSource:
         """The dataset for a job on that node."""

@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import headrace as hr
 from headrace.channel import wire
 from headrace.cluster import datasets as datasets_module
 from headrace.cluster import fetching, greeting, joining, placement
@@ -56,6 +57,7 @@ from headrace.cluster.pooled import PooledSource, define
 from headrace.core.errors import HostRefused, OptionError, ProtocolError
 from headrace.planning import peers
 from headrace.planning.rendezvous import key_of, owners
+from headrace.recipes.subset import SubsetSource
 from headrace.sampling.uniform import epoch_order
 from headrace.sources.source import Source
 from tests.cluster.nodes import TOKEN, Servers, forget_members, make_files
@@ -99,6 +101,23 @@ def read_all(source: PooledSource, plain: Source, seed: int = 0, step: int = 16)
     for first in range(0, len(order), step):
         part = order[first : first + step]
         assert [bytes(blob) for blob in source.read_many(part)] == plain.read_many(part)
+
+
+@pytest.mark.parametrize("limits", [(2000, 9000), (9000, 2000)], ids=str)
+def test_each_job_has_samples_as_large_as_it_allows_whoever_came_first(
+    limits: tuple[int, int], servers: Servers, tmp_path: Path
+) -> None:
+    paths = [tmp_path / f"{number}.bin" for number in range(40)]
+    for number, path in enumerate(paths):
+        path.write_bytes(bytes([number]) * (1000 if number % 2 else 5000))
+    for limit in limits:
+        plain: Any = SubsetSource(hr.files(paths, max_bytes=limit), range(30))
+        found = introduce(servers, plain)
+        wanted, got = plain.read_many(range(30)), found.read_many(range(30))
+        for one, other in zip(wanted, got, strict=True):
+            assert str(one) == str(other) if isinstance(one, OSError) else one == bytes(other)
+        assert sum(isinstance(one, OSError) for one in got) == (15 if limit == 2000 else 0)
+    assert servers.fetched == 30, "each was read once, and all of them by servers"
 
 
 @pytest.mark.parametrize("most", [0, 1 << 26])
@@ -981,6 +1000,42 @@ def test_definitions_import_nothing(servers: Servers) -> None:
             ask(connection, Define("x", definition), 5.0)
     reply, _ = ask(connection, Open("x"), 5.0)
     assert reply == Opened(False)
+
+
+@pytest.mark.parametrize(
+    "definition",
+    [
+        b"\xff",
+        b"5",
+        b"[" * 100_000,
+        b'{"max_bytes": 5}',
+        b'{"source": "subset"}',
+        b'{"source": "files", "max_bytes": Infinity}',
+        b'{"source": "files", "max_bytes": "much"}',
+        b'{"source": "files", "max_bytes": 1%s}' % (b"0" * 4000),
+    ],
+    ids=range(8),
+)
+def test_whatever_is_said_of_a_dataset_that_is_known_it_stays_as_it_is(
+    servers: Servers, source: Source, definition: bytes
+) -> None:
+    introduce(servers, source)
+    connection = connect(servers)
+    greet(connection, TOKEN)
+    known = servers.servers["n1"]._datasets._datasets[source.fingerprint()]
+    before = known.source, known.limit
+    with pytest.raises(HostRefused, match="cannot open"):
+        ask(connection, Define(source.fingerprint(), definition), 5.0)
+    limit = servers.pool(source).limit
+    assert ask(connection, Open(source.fingerprint(), limit), 5.0)[0] == Opened(True, SAMPLES)
+    assert ask(connection, Open(source.fingerprint(), limit + 1), 5.0)[0] == Opened(False, SAMPLES)
+    assert (known.source, known.limit) == before
+
+
+def test_a_limit_of_any_size_is_one(servers: Servers, tmp_path: Path) -> None:
+    (tmp_path / "0.bin").write_bytes(b"some bytes")
+    found = introduce(servers, hr.files([tmp_path / "0.bin"], max_bytes=1 << 80))
+    assert bytes(found.read_many([0])[0]) == b"some bytes" and servers.fetched == 1
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60, deadline=None)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.cluster.fetching import Dataset, Fetcher, Preload
+from headrace.cluster.limits import limit_of
 from headrace.cluster.memory import PoolMemory
 from headrace.cluster.messages import MOST_CAME, Ahead, Arrived, Came, Define, View
 from headrace.cluster.placement import Placement, moves
@@ -49,7 +50,8 @@ class Datasets:
         return self._datasets.get(name)
 
     def define(self, define: Define) -> Dataset:
-        """Make a dataset of its definition, unless it is known."""
+        """Make a dataset of its definition, unless it is known. Of jobs that limit samples differently, the highest
+        limit holds here: each of them looks for itself whether it takes what it is given."""
         with self._lock:
             full = len(self._datasets) >= _MOST_DATASETS and define.dataset not in self._datasets
             if full and not self._forget():
@@ -59,15 +61,18 @@ class Datasets:
             making = self._defining.setdefault(define.dataset, threading.Lock())
         with making:
             found = self._datasets.get(define.dataset)
-            if found is None:
-                found = self._open(define)
-                with self._lock:
-                    self._datasets[define.dataset] = found
+            found = self._open(define, found)
+            with self._lock:
+                self._datasets[define.dataset] = found
         return found
 
-    def _open(self, define: Define) -> Dataset:
+    def _open(self, define: Define, before: Dataset | None) -> Dataset:
         try:
-            source = source_from_plain(json.loads(define.definition))
+            plain = json.loads(define.definition)
+            limit = limit_of(plain)
+            if before is not None and limit <= before.limit:
+                return before
+            source = source_from_plain(plain)
             fingerprint = source.fingerprint()
         except Exception as error:  # (of libraries that talk to storage, too)
             known = isinstance(error, HeadraceError | OSError | ValueError)
@@ -82,7 +87,10 @@ class Datasets:
                 "storage at the same path"
             )
         self._memory.open(define.dataset, len(source))
-        return Dataset(define.dataset, source, repr(source)[:512])
+        if before is None:
+            return Dataset(define.dataset, source, repr(source)[:512], limit)
+        before.source, before.limit = source, limit
+        return before
 
     def _forget(self) -> bool:
         """Forget a dataset that nobody uses, if there is one. (Who does after all is asked what it is made of.)"""

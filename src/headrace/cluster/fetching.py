@@ -42,8 +42,9 @@ Blobs = dict[int, bytes | memoryview]
 class Dataset:
     """A dataset on a node."""
 
-    def __init__(self, name: str, source: Source, label: str) -> None:
-        self.name, self.source, self.label = name, source, label
+    def __init__(self, name: str, source: Source, label: str, limit: int = 0) -> None:
+        """``limit``: bytes of the largest sample that the source reads, where that is for jobs to say."""
+        self.name, self.source, self.label, self.limit = name, source, label, limit
         self.samples = len(source)
         self.lock = threading.Lock()
         self.pending: dict[int, Future[Blobs]] = {}

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from headrace.channel.wire import MESSAGE_LIMIT
 from headrace.cluster.found import find_members, ray_node
 from headrace.cluster.keyed_tier import NodesTier, use_nodes
+from headrace.cluster.limits import limit_of
 from headrace.cluster.lines import Assistance
 from headrace.cluster.members import TROUBLE, Members, ask
 from headrace.cluster.messages import MEASURED, NO, YES, Ahead, Held, Node, View
@@ -249,7 +250,8 @@ def join(
     try:
         if not source.encoded:
             raise OptionError("its samples are paths, and what lies there is read by decode")
-        definition = json.dumps(source_to_plain(source)).encode()
+        plain = source_to_plain(source)
+        definition = json.dumps(plain).encode()
         if len(definition) > _LONGEST:
             raise OptionError(
                 f"what it is made of takes {show_size(len(definition))}, and {show_size(_LONGEST)} is the most; name "
@@ -267,7 +269,7 @@ def join(
         return None
     path, members = found
     rail = find_rail()
-    pool = Pool(path, source.fingerprint(), definition, "" if rail is None else rail.address)
+    pool = Pool(path, source.fingerprint(), definition, limit_of(plain), "" if rail is None else rail.address)
     joined = Joined(source, pool, members)
     joined.introduce(says=says)
     return joined

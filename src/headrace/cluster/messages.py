@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-PROTOCOL = 7
+PROTOCOL = 8
 """Raised with every change of these messages."""
 MOST_SAMPLES = 1 << 16
 """That one request may ask for."""
@@ -102,9 +102,11 @@ class Watch(Message, frozen=True):
 
 
 class Open(Message, frozen=True):
-    """Whether a dataset, by its fingerprint, is known. Where it is not, ``Define`` follows."""
+    """Whether a dataset, by its fingerprint, is known, and its samples are read up to ``limit`` bytes. Where they are
+    not, ``Define`` follows."""
 
     dataset: Name
+    limit: Count = 0
 
 
 class Define(Message, frozen=True):
@@ -115,7 +117,7 @@ class Define(Message, frozen=True):
 
 
 class Opened(Message, frozen=True):
-    """The dataset is there, or (of ``Open``) it is not known."""
+    """The dataset is there, or (of ``Open``) it is not known so."""
 
     known: bool
     samples: Count = 0

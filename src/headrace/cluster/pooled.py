@@ -52,6 +52,8 @@ class Pool(NamedTuple):
     dataset: str
     """The fingerprint."""
     definition: bytes
+    limit: int = 0
+    """The largest sample that is taken from there, where jobs may set that: others may read larger ones."""
     rail: str = ""
     """The address that connections to other machines come from, with the bits of its network; empty: any."""
 
@@ -240,7 +242,8 @@ class PooledSource:
             found = given(reply, request.rows, body)
             assert isinstance(reply, Given)
             for row, blob in zip(request.rows, found, strict=True):
-                out[row] = blob
+                # (whether a sample is too large for this job, its own source says)
+                out[row] = None if blob is not None and 0 < self._pool.limit < len(blob) else blob
             got = sum(blob is not None for blob in found)
             came = Pooled(got, len(body), min(reply.kept, got))
             total = total.and_also(came)
@@ -308,7 +311,7 @@ def define(members: Members, node: Node, pool: Pool) -> None:
     """Have a server open a dataset. Raises HostRefused if it cannot, and others of ``TROUBLE``."""
     with members.lent(node) as connection:
         # (of a list of files it has megabytes, and a job's processes all come with the same)
-        reply, _ = ask(connection, Open(pool.dataset), _PATIENCE)
+        reply, _ = ask(connection, Open(pool.dataset, pool.limit), _PATIENCE)
         if isinstance(reply, Opened) and reply.known:
             return
         reply, _ = ask(connection, Define(pool.dataset, pool.definition), _LISTING)

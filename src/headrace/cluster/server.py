@@ -207,7 +207,8 @@ class NodeServer:
                 self._reply(connection, Noted())
             case Open():
                 found = self._datasets.get(request.dataset)
-                self._reply(connection, Opened(found is not None, found.samples if found else 0))
+                known = found is not None and found.limit >= request.limit
+                self._reply(connection, Opened(known, found.samples if found else 0))
             case Define():
                 self._define(connection, request)
             case Ahead():

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.cache.arena import Arena
 from headrace.cluster.keyed_tier import use_nodes
+from headrace.cluster.limits import limit_of
 from headrace.cluster.messages import MEASURED, Grant, Teach
 from headrace.cluster.pooled import Pool, PooledSource
 from headrace.coordinate.messages import Order
@@ -39,10 +40,11 @@ class Known:
     """A recipe that is ready to be used by each thread."""
 
     def __init__(self, teach: Teach, path: str, code: tuple[str, ...]) -> None:
-        source = source_from_plain(json.loads(teach.source))
+        plain = json.loads(teach.source)
+        source = source_from_plain(plain)
         if source.fingerprint() != teach.dataset:
             raise OptionError("this node sees other files there than the job does")
-        pool = Pool(path, teach.dataset, teach.source)
+        pool = Pool(path, teach.dataset, teach.source, limit_of(plain))
         self._source = PooledSource(source, pool)
         recipe = Recipe.from_dict(json.loads(teach.definition), source=self._source, trust_code=code)
         if recipe.collate is not None:

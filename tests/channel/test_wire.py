@@ -264,11 +264,19 @@ def test_nothing_is_sent_in_plain_while_tls_ends(
     assert said == ["not sent"]
 
 
-def test_where_a_connection_comes_from(certificate: tuple[ssl.SSLContext, str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        with pytest.raises(OSError):
-            wire.connect_tls(listener.getsockname(), "", 0.2, source="127.0.5.6")  # (nobody answers)
-        assert listener.accept()[1][0] == "127.0.5.6"
+@pytest.mark.parametrize(
+    ("says", "error"), [(b"220 ready\r\n", ProtocolError), (b"", ssl.SSLEOFError), (None, TimeoutError)]
+)
+def test_somebody_else_and_somebody_who_does_not_answer(says: bytes | None, error: type[Exception]) -> None:
+    """Who speaks no TLS is somebody else. Who ends the connection, or does not answer, may be who is expected."""
+    mine, theirs = socket.socketpair()
+    with mine, theirs:
+        if says is not None:
+            theirs.sendall(says)
+            theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(error):
+            wire.start_tls(mine, "", "name", 0.2 if says is None else 20.0)
+        assert mine.fileno() < 0
 
 
 def test_bodies_cross_each_other_whoever_is_slow(pair: Pair) -> None:

@@ -105,17 +105,26 @@ def test_rails_in_one_network_are_all_used(listening: Listening) -> None:
     assert {to for _, to in listening.came} == {"127.0.0.1", "127.0.1.9", "127.0.2.9"}
 
 
-def test_a_rail_that_fails_is_left_alone_for_a_while(
-    listening: Listening, certificate: tuple[ssl.SSLContext, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[str] = []
-    real = wire.connect_tls
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Addresses to which somebody connected, or tried to."""
+    out: list[str] = []
+    real = socket.create_connection
 
-    def spy(address: tuple[str, int], *args: Any, **options: Any) -> wire.Wire:
-        tried.append(address[0])
+    def spy(address: tuple[str, int], *args: Any, **options: Any) -> socket.socket:
+        out.append(address[0])
         return real(address, *args, **options)
 
-    monkeypatch.setattr(wire, "connect_tls", spy)
+    monkeypatch.setattr(socket, "create_connection", spy)
+    return out
+
+
+def test_a_rail_that_fails_is_left_alone_for_a_while(
+    listening: Listening,
+    certificate: tuple[ssl.SSLContext, str],
+    tried: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     node = msgspec.structs.replace(listening.node, rails=("127.0.1.8",))  # nobody is there
     dialer = Dialer("127.0.1.7/24")
     connect(dialer, node)
@@ -156,16 +165,47 @@ def test_a_node_that_is_busy_is_not_its_rails_fault(
     assert listening.came == [("127.0.1.7", "127.0.1.9")] * 2
 
 
-def test_somebody_else_at_the_port_of_a_rail(certificate: tuple[ssl.SSLContext, str]) -> None:
-    """Who listens there is known by its certificate."""
+@pytest.mark.parametrize("ends", [False, True], ids=["hangs", "ends connections"])
+def test_a_process_that_does_not_answer_is_not_its_rails_fault(tried: list[str], ends: bool) -> None:
+    """Its machine does, and its other address leads to the same process."""
+    first, *others = sockets = listen_at("127.0.0.1", ANY, ("127.0.1.9",))
+    node = Node("n", "i", "127.0.0.1", first.getsockname()[1], "c", 1, rails=("127.0.1.9",))
+    if ends:
+        threading.Thread(target=lambda: others[0].accept()[0].close()).start()
+    dialer = Dialer("127.0.1.7/24")
+    with pytest.raises(OSError) as raised:
+        dialer.connect(node, node.port, node.certificate, 20.0 if ends else 0.2)
+    for sock in sockets:
+        sock.close()
+    assert isinstance(raised.value, TimeoutError) != ends
+    assert tried == ["127.0.1.9"] and not dialer._failed
+
+
+def test_somebody_else_at_the_port_of_a_rail(
+    certificate: tuple[ssl.SSLContext, str], tried: list[str]
+) -> None:
+    """Who listens there is known by its certificate, or does not even speak TLS."""
     right = Listening("127.0.0.1", certificate=certificate)
     other = Listening("127.0.1.9", certificate=make_certificate("other"), port=right.port)
+    plain = listen_at("127.0.2.9", (right.port, right.port))[0]
+
+    def greet() -> None:
+        with plain.accept()[0] as sock:
+            sock.sendall(b"220 ready\r\n")
+            sock.recv(1)
+
+    threading.Thread(target=greet).start()
     try:
-        connect(Dialer("127.0.1.7/24"), msgspec.structs.replace(right.node, rails=("127.0.1.9",)))
+        for network in (1, 2):
+            dialer = Dialer(f"127.0.{network}.7/24")
+            for _ in range(2):
+                connect(dialer, msgspec.structs.replace(right.node, rails=(f"127.0.{network}.9",)))
     finally:
         other.close()
         right.close()
-    assert (len(other.came), right.came) == (1, [("127.0.0.1", "127.0.0.1")])
+        plain.close()
+    assert tried == ["127.0.1.9", "127.0.0.1", "127.0.0.1", "127.0.2.9", "127.0.0.1", "127.0.0.1"]
+    assert (len(other.came), right.came) == (1, [("127.0.0.1", "127.0.0.1")] * 4)
 
 
 def test_an_address_that_cannot_be_listened_at_is_left_out() -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import math
 import os
 import select
 import socket
@@ -269,27 +268,29 @@ def check_user(sock: socket.socket, what: str) -> None:
         raise ProtocolError(f"{what} belongs to user {uid}")
 
 
-def connect_tls(
-    address: tuple[str, int], fingerprint: str, seconds: float, *, reach: float = math.inf, source: str = ""
-) -> Wire:
-    """To another machine, whose certificate has to be the one that is expected: its SHA-256. ``reach``: seconds of
-    these for the machine itself to answer, if fewer: no process of it has to run for that. ``source``: the address of
-    this machine that it comes from; empty: whichever the system chooses."""
+def connect_tls(address: tuple[str, int], fingerprint: str, seconds: float) -> Wire:
+    """To another machine, whose certificate has to be the one that is expected: its SHA-256."""
     deadline = time.monotonic() + seconds
-    sock = socket.create_connection(
-        address, timeout=min(seconds, reach), source_address=(source, 0) if source else None
-    )
+    sock = socket.create_connection(address, timeout=seconds)
+    return start_tls(sock, fingerprint, f"{address[0]}:{address[1]}", deadline - time.monotonic())
+
+
+def start_tls(sock: socket.socket, fingerprint: str, name: str, seconds: float) -> Wire:
+    """The wire to somebody to whom a socket is connected. Raises ProtocolError where it is somebody else, and OSError
+    where nothing shows who it is: there was no answer, or the connection ended."""
     try:
-        sock.settimeout(max(0.1, deadline - time.monotonic()))
+        sock.settimeout(max(0.1, seconds))
         wrapped = _client_context().wrap_socket(sock, server_hostname=None)
-    except BaseException:
+    except BaseException as error:
         sock.close()
+        if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+            raise ProtocolError(f"{name} does not speak TLS as it should: {error}") from None
         raise
     try:
         found = fingerprint_of(wrapped.getpeercert(binary_form=True) or b"")
         if found != fingerprint:
-            raise ProtocolError(f"{address[0]}:{address[1]} has another certificate than it should have")
-        return Wire(wrapped, f"{address[0]}:{address[1]}")
+            raise ProtocolError(f"{name} has another certificate than it should have")
+        return Wire(wrapped, name)
     except BaseException:
         wrapped.close()
         raise

@@ -97,12 +97,13 @@ class Dialer:
         """To somebody who listens on a node. Raises OSError or ProtocolError."""
         rail, failed = self._rail_to(node), False
         if self._own is not None and rail and self._failed.get(node.id, 0.0) <= time.monotonic():
-            try:
-                return wire.connect_tls(
-                    (rail, port), certificate, seconds, reach=_REACH, source=str(self._own.ip)
-                )
-            except (OSError, ProtocolError):
-                failed = True
+            deadline = time.monotonic() + seconds
+            sock = _reach((rail, port), str(self._own.ip), min(seconds, _REACH))
+            if sock is not None:
+                # (who does not answer now, or ends it, would not do better at another address of its machine)
+                with contextlib.suppress(ProtocolError):  # (somebody else's machine)
+                    return wire.start_tls(sock, certificate, f"{rail}:{port}", deadline - time.monotonic())
+            failed = True
         connection = wire.connect_tls((node.host, port), certificate, seconds)
         if failed:  # (it was the rail, then)
             self._failed[node.id] = time.monotonic() + _AGAIN
@@ -115,6 +116,14 @@ class Dialer:
         near = [one for one in node.rails if _within(one, self._own)]
         # (where all rails are one network, those of one end go to different ones of the other)
         return near[int(self._own.ip) % len(near)] if near else ""
+
+
+def _reach(address: tuple[str, int], source: str, seconds: float) -> socket.socket | None:
+    """A connection to a machine, for which no process of it has to run; None where it does not answer."""
+    try:
+        return socket.create_connection(address, seconds, (source, 0))
+    except OSError:
+        return None
 
 
 def _within(address: str, own: ipaddress.IPv4Interface | ipaddress.IPv6Interface) -> bool:

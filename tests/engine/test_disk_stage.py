@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from headrace.cache.arena import Arena
 from headrace.cache.disk import LEAST, DiskTier, lock
 from headrace.coordinate.messages import Order
 from headrace.engine import disk_stage
 from headrace.engine.ahead import AheadCopies
+from headrace.engine.board import Board
 from headrace.engine.disk_stage import DiskStage, DiskUse
+from headrace.engine.rows import RowStages
+from headrace.engine.store import LocalStore
 from headrace.planning import Spent
 from headrace.sources.simulated import SyntheticSource
+from tests.engine.rig import CountingSource
+
+Ahead = tuple[RowStages, DiskStage, CountingSource]
 
 
 def stage(path: Path, source: Any) -> DiskStage:
@@ -58,6 +66,43 @@ def test_samples_need_no_names_while_nothing_of_them_is_moved(tmp_path: Path) ->
     measured.saw(Spent(prepared=64, decoded=64, decode=1.0, cpu=1.0, fetched=64, fetched_bytes=64e3))
     assert measured.in_use, "it pays"
     measured.close()
+
+
+@pytest.fixture
+def ahead(tmp_path: Path) -> Iterator[Ahead]:
+    """Stages that have looked ahead for samples 0 to 7, of which the tier has the first four; which turned out not to
+    pay then."""
+    source = CountingSource([b"x"] * 16)
+    use = DiskUse(DiskTier(str(tmp_path), LEAST, b"o" * 16), False, 1.0, "key", 16, measured=True)
+    disk = DiskStage(use, source)
+    with contextlib.closing(Arena()) as arena, contextlib.closing(Board(arena)) as board:
+        stages = RowStages(source, arena, board, LocalStore(None), None, disk=disk)
+        names = disk.names(np.arange(4))
+        disk.keep_decoded({name: np.full((64, 64, 3), row, np.uint8) for row, name in enumerate(names)})
+        disk.saw(Spent(prepared=64, decoded=64, decode=1.0, cpu=1.0, fetched=64, fetched_bytes=64.0))
+        assert stages.look_ahead(np.arange(8)) == [4, 5, 6, 7]
+        disk.saw(Spent(prepared=256, from_disk=256, augment=1e6))
+        assert not disk._pays(tries=True)
+        yield stages, disk, source
+    disk.close()
+
+
+def test_what_was_looked_ahead_is_used_even_if_no_more_is_moved(ahead: Ahead) -> None:
+    stages, disk, source = ahead
+    for samples in ([0, 1, 4], [2, 3, 5, 6, 7]):
+        fetched = stages.fetch(Order(0, 0, 0, 0, 0, 0, 0, 0, np.array(samples, np.int64).tobytes()), None)
+        for sample, value in zip(samples, fetched.work.inputs, strict=True):
+            assert value == b"x" if sample >= 4 else (value == sample).all()
+    assert source.reads == [4, 5, 6, 7]
+    assert not disk.in_use, "all of it was used"
+
+
+def test_nothing_that_was_looked_ahead_stays(ahead: Ahead) -> None:
+    """Its orders may have ended; others are looked ahead for."""
+    stages, disk, _ = ahead
+    assert stages.look_ahead(np.arange(8, 12)) == [0, 1, 2, 3]
+    assert not disk.in_use
+    assert disk.find(disk.names(np.arange(4))) == [None] * 4
 
 
 class Broken(SyntheticSource):

@@ -107,17 +107,26 @@ class DiskStage:
 
     @property
     def in_use(self) -> bool:
-        """Whether samples may be there, or go there. (Where not, nobody need know what they are called.)"""
-        return self._use.encoded or self._pays(tries=True)
+        """Whether samples may be there, or go there. (Where not, nobody need know what they are called.) What this
+        thread has looked ahead is, even if it would not be moved any more."""
+        return self._use.encoded or bool(self._looked_ahead) or self._pays(tries=True)
+
+    @property
+    def _looked_ahead(self) -> dict[bytes, Found | None] | None:
+        """What this thread has found, or not found, and not looked for yet."""
+        return getattr(self._here, "ahead", None)
 
     def names(self, indices: NDArray[np.int64]) -> list[bytes]:
         """What samples are called here."""
         return identities_of(self._source, indices)
 
-    def look_ahead(self, names: Sequence[bytes]) -> list[int]:
+    def look_ahead(self, indices: NDArray[np.int64]) -> list[int]:
         """Find what this thread will look for next, order by order: all at once, a tier elsewhere is asked once.
         Returns the places of those that are not there."""
         self._here.ahead = None
+        if not self.in_use:
+            return list(range(len(indices)))
+        names = self.names(indices)
         begun = time.perf_counter()
         found = self.find(names)
         self._here.took = time.perf_counter() - begun
@@ -126,7 +135,7 @@ class DiskStage:
 
     def find(self, names: Sequence[bytes], *, decoded: bool = True) -> list[Found | None]:
         """What is there of each sample. ``decoded``: the decoded form will do, too."""
-        ahead: dict[bytes, Found | None] | None = getattr(self._here, "ahead", None)
+        ahead = self._looked_ahead
         if not ahead or not decoded:
             return self._find(names, decoded=decoded)
         out = [ahead.get(name) for name in names]

@@ -73,9 +73,7 @@ class RowStages:
     def look_ahead(self, samples: NDArray[np.int64]) -> list[int]:
         """Get what the tier below the cache has of samples that this thread fetches next; returns the places of those
         that have to be read."""
-        if self._disk is None or not self._disk.in_use:
-            return list(range(len(samples)))
-        return self._disk.look_ahead(self._disk.names(samples))
+        return list(range(len(samples))) if self._disk is None else self._disk.look_ahead(samples)
 
     @property
     def patience(self) -> float:

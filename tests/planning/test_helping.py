@@ -201,7 +201,13 @@ def test_a_limit_stays_between_its_ends_and_one_transfer_may_always_go(
 
 
 def simulate(
-    pace: Pace | None, senders: int, *, preparing: float = 0.0, most: int = 1, capacity: float = 1e8
+    pace: Pace | None,
+    senders: int,
+    *,
+    preparing: float = 0.0,
+    most: int = 1,
+    capacity: float = 1e8,
+    seconds: float = 60.0,
 ) -> tuple[float, float]:
     """A receiver behind a link, and senders who prepare a megabyte for so long each, one after the other, and are
     asked for so many at a time at most; the longest queue before the receiver, in seconds, and its bytes a second."""
@@ -210,7 +216,7 @@ def simulate(
     ready, asked = [0.0] * senders, [0] * senders
     flights: list[tuple[float, float, int, int, int]] = []
     in_flight = 0
-    while now < 60.0:
+    while now < seconds:
         while min(asked) < most and (pace is None or pace.may_go(size, in_flight)):
             who = asked.index(min(asked))
             asked[who] += 1
@@ -255,7 +261,61 @@ def test_queues_stay_short_where_the_link_is_short_whatever_is_prepared(senders:
     preparing = 0.2 * senders * (1 << 20) / 1e8
     paced, rate = simulate(Pace(4 << 20, 1 << 28), senders, preparing=preparing, most=4)
     unpaced, best = simulate(None, senders, preparing=preparing, most=4)
-    assert paced < unpaced / 4 and rate > 0.85 * best
+    assert paced < unpaced / 4 and rate > 0.9 * best
+
+
+@pytest.mark.parametrize(("senders", "part"), [(16, 0.9), (64, 0.65), (128, 0.65)])
+@pytest.mark.parametrize("capacity", [1e8, 1.2e9])
+def test_links_are_used_where_many_prepare_for_long(senders: int, part: float, capacity: float) -> None:
+    """Twice as many as the link can carry: most are at work, and few of them are done at a time."""
+    preparing = 0.5 * senders * (1 << 20) / capacity
+    paced, rate = simulate(
+        Pace(4 << 20, 1 << 28), senders, preparing=preparing, most=4, capacity=capacity, seconds=15.0
+    )
+    assert rate > part * capacity and paced < 0.3
+
+
+def latency(pace: Pace, before: float, after: float, noise: float) -> tuple[float, float]:
+    """64 who each ask for 64 KiB, again and again, over a link of 1.2 GB/s whose latency changes after ten seconds;
+    bytes a second in the ten seconds before that, and in the last twenty of another minute."""
+    random, size, capacity = Random(1), 64 << 10, 1.2e9
+    now = free = 0.0
+    came, in_flight, begun = [0, 0], 0, 0
+    flights: list[tuple[float, int, float, int, int]] = []
+    while now < 70.0:
+        while len(flights) < 64 and pace.may_go(size, in_flight):
+            in_flight, begun = in_flight + size, begun + 1
+            base = (before if now < 10.0 else after) * random.lognormvariate(0, noise)
+            heappush(flights, (now + base, begun, now, in_flight, len(flights) + 1))
+        ready, _, since, beside, transfers = heappop(flights)
+        free = max(free, ready) + size / capacity
+        now = max(now, free)
+        in_flight -= size
+        pace.arrived(size, free - since, beside, transfers)
+        if now < 10.0 or now > 50.0:
+            came[now > 10.0] += size
+    return came[0] / 10, came[1] / 20
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.1, 0.3])
+def test_a_link_that_has_become_slower_is_used_as_before(noise: float) -> None:
+    """What transfers took at best before says nothing any more, and is forgotten; that they take longer now and then
+    is no queue."""
+    pace = Pace(128 << 10, 64 << 20, 1 << 20)
+    before, after = latency(pace, 0.001, 0.010, noise)
+    assert before > 0.85 * 1.2e9
+    assert after > 0.6 * 64 * (64 << 10) / 0.010
+
+
+def test_a_transfer_that_took_no_time_at_all_says_nothing() -> None:
+    """Seconds of two machines are compared; a helper may say anything."""
+    one, other = Pace(1 << 20, 1 << 26), Pace(1 << 20, 1 << 26)
+    for number in range(2000):
+        for pace in (one, other):
+            pace.arrived(1 << 20, 0.1, 1 << 21, 2)
+        if number % 3 == 0:
+            other.arrived(1 << 20, (0.0, -1.0, float("nan"))[number % 9 // 3], 1 << 21, 2, float("inf"))
+    assert one.limit == other.limit and one.share == other.share
 
 
 @given(
@@ -272,23 +332,22 @@ def test_what_senders_prepare_is_not_on_its_way_but_it_is_not_forgotten(
     for size, delay, held in arrived:
         pace.arrived(size, delay, 0, 1, held)
         same.arrived(size, delay, 0, 1)
-        assert 0.125 <= pace.share <= 1.0 and same.share == 1.0
-    assert pace.may_go(nbytes, in_flight) or not same.may_go(nbytes, in_flight)
-    assert not pace.may_go(nbytes, 8 * pace.limit), "all of it may come at once"
+        assert 1 / 16 <= pace.share <= 1.0 and same.share == 1.0
+    assert not pace.may_go(nbytes, 16 * pace.limit), "all of it may come at once"
 
 
 def test_the_share_on_its_way_is_that_of_the_time() -> None:
     pace = Pace(1 << 20, 1 << 26)
     for _ in range(200):
         pace.arrived(1 << 20, 0.1, 0, 1, 0.3)
-    assert pace.share == pytest.approx(0.5), "twice that, as at times all are done at once"
+    assert pace.share == pytest.approx(0.25)
     for _ in range(200):
         pace.arrived(1 << 10, 0.1, 0, 1, 0.0)  # (few bytes)
         pace.arrived(1 << 20, 0.1, 0, 1, 0.3)
-    assert pace.share == pytest.approx(0.5, abs=0.01), "by bytes, not by transfers"
+    assert pace.share == pytest.approx(0.25, abs=0.01), "by bytes, not by transfers"
     for _ in range(200):
         pace.arrived(1 << 20, 0.1, 0, 1, 0.1)
-    assert pace.share == pytest.approx(1.0, abs=1e-3)
+    assert pace.share == pytest.approx(0.5, abs=1e-3)
 
 
 @given(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.planning import ahead_at_first, most_ahead, rows_among, rows_per_order, rows_worth_while
+from headrace.planning import (
+    ahead_at_first,
+    most_ahead,
+    rows_among,
+    rows_among_now,
+    rows_per_order,
+    rows_worth_while,
+)
 
 
 @given(st.integers(1, 1 << 20), st.integers(1, 256))
@@ -34,7 +41,7 @@ def test_orders_are_few_enough_for_the_board_and_many_enough_for_the_hands(batch
     st.integers(1, 1 << 20),
     st.integers(1, 64),
     st.integers(1, 256),
-    st.just(0.0) | st.floats(1e-12, 1e6),
+    st.floats(0.0, 1e6),
 )
 def test_orders_that_others_make_too_are_small_and_all_but_even(
     batch: int, hands: int, helpers: int, seconds: float
@@ -49,7 +56,26 @@ def test_orders_that_others_make_too_are_small_and_all_but_even(
 def test_orders_that_go_elsewhere_are_larger_where_rows_are_cheap() -> None:
     assert [rows_among(64, 1, 3, seconds) for seconds in (0.0, 4e-3, 0.8e-3, 1e-6)] == [16, 16, 32, 64]
     assert rows_among(256, 1, 3, 0.5e-3) == 52
+    assert rows_among(64, 1, 3, 5e-324) == 64, "whatever others say"
     assert rows_among(16, 1, 3, 0.8e-3) == 16
+
+
+@given(
+    st.integers(1, 1 << 20),
+    st.integers(1, 64),
+    st.integers(1, 256),
+    st.floats(0.0, 1e6),
+    st.integers(1, 1 << 20),
+)
+def test_orders_do_not_change_for_little_and_change_back(
+    batch: int, hands: int, helpers: int, seconds: float, rows: int
+) -> None:
+    wanted, now = (
+        rows_among(batch, hands, helpers, seconds),
+        rows_among_now(batch, hands, helpers, seconds, rows),
+    )
+    assert now in (wanted, rows) and wanted <= now and (now < 2 * wanted or not seconds)
+    assert rows_among_now(batch, hands, helpers, seconds, now) == now, "it stays so"
 
 
 def test_what_two_processors_do_with_batches_of_64() -> None:

@@ -373,7 +373,7 @@ class Lines:
             self.receiving += (_LATEST if self.receiving else 1.0) * (each - self.receiving)
             self._changed.notify_all()
         if good:
-            cpu = reply.cpu if 0.0 < reply.cpu <= took else 0.0  # (it is what somebody says)
+            cpu = reply.cpu if 0.0 < reply.cpu <= took else took  # (it is what somebody says)
             spent = Spent(helped=room.count, helped_cpu=cpu)
             self._done(room.order, OrderDone(room.order.id, [], spent=spent))
 

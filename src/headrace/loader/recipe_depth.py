@@ -25,6 +25,7 @@ from headrace.planning import (
     ahead_at_first,
     most_ahead,
     rows_among,
+    rows_among_now,
     rows_per_order,
     rows_worth_while,
 )
@@ -155,7 +156,7 @@ class RecipeDepth(HostDepth):
         if helpers != self._helpers:
             rows = orders.cut(hands, helpers, elsewhere)
         elif helpers:
-            rows = max(rows, orders.cut(hands, helpers, elsewhere))
+            rows = rows_among_now(orders.size, hands, helpers, elsewhere, rows)
         self._helpers = helpers
         if cpu > 0 and not helpers and not (company and decoded):
             rows = rows_worth_while(orders.size, hands, rows, cpu / (_LOOK * orders.size), self._nbytes)

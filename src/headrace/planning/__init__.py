@@ -7,7 +7,14 @@ from headrace.planning.depth import Depth, deepen
 from headrace.planning.disk import decoded_share
 from headrace.planning.idling import IdlePause, fetched_ahead
 from headrace.planning.measured import Means, Measured, Spent
-from headrace.planning.orders import ahead_at_first, most_ahead, rows_among, rows_per_order, rows_worth_while
+from headrace.planning.orders import (
+    ahead_at_first,
+    most_ahead,
+    rows_among,
+    rows_among_now,
+    rows_per_order,
+    rows_worth_while,
+)
 from headrace.planning.placement import CpuSets, Ranks, cpu_sets
 from headrace.planning.planner import LOOK_EVERY, Planner
 from headrace.planning.remedies import Curve, Remedy
@@ -49,6 +56,7 @@ __all__ = [
     "most_ahead_of_need",
     "reconsider",
     "rows_among",
+    "rows_among_now",
     "rows_per_order",
     "rows_worth_while",
     "search",

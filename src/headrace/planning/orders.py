@@ -31,9 +31,16 @@ def rows_among(batch_size: int, hands: int, helpers: int, seconds: float = 0.0) 
     """Rows of an order where helpers on other nodes make some, too. They are of another speed than the hands here,
     and a batch waits for the slowest: so each has a small part, but one that is worth a message between machines.
     ``seconds``: CPU time that a row takes helpers; 0: not known."""
-    worth = min(_MOST_ROWS, math.ceil(_WORTH_ELSEWHERE / seconds)) if seconds else 0
+    worth = min(_MOST_ROWS, math.ceil(_WORTH_ELSEWHERE / max(seconds, 1e-6))) if seconds else 0
     rows = min(batch_size, max(_LEAST_ELSEWHERE, worth, rows_per_order(batch_size, hands + helpers)))
     return -(-batch_size // max(1, batch_size // rows))
+
+
+def rows_among_now(batch_size: int, hands: int, helpers: int, seconds: float, rows: int) -> int:
+    """The same, where orders have ``rows`` by now: what a row takes is not the same from batch to batch, so they are
+    not made smaller but where they are twice as large as they should be."""
+    wanted = rows_among(batch_size, hands, helpers, seconds)
+    return wanted if wanted > rows or (seconds and 2 * wanted <= rows) else rows
 
 
 def rows_worth_while(batch_size: int, hands: int, rows: int, seconds: float, nbytes: int = 0) -> int:

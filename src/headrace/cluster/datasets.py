@@ -6,7 +6,6 @@ that a job does, and made of its definition again.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -36,8 +35,10 @@ class Datasets:
     def __init__(self, node: str, memory: PoolMemory, fetcher: Fetcher, log: Callable[[str], None]) -> None:
         self._node, self._memory, self._fetcher, self._log = node, memory, fetcher, log
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._datasets: dict[str, Dataset] = {}
-        self._defining: dict[str, threading.Lock] = {}
+        self._defining: set[str] = set()
+        """Those that are being listed. They count: what nobody has room for need not be listed."""
         self._preloads: dict[str, tuple[Ahead, Preload]] = {}
         self._view = View(0)
 
@@ -52,41 +53,50 @@ class Datasets:
     def define(self, define: Define) -> Dataset:
         """Make a dataset of its definition, unless it is known. Of jobs that limit samples differently, the highest
         limit holds here: each of them looks for itself whether it takes what it is given."""
-        with self._lock:
-            full = len(self._datasets) >= _MOST_DATASETS and define.dataset not in self._datasets
-            if full and not self._forget():
-                raise ProtocolError(
-                    f"this server has {_MOST_DATASETS} datasets that jobs use, and takes no more"
-                )
-            making = self._defining.setdefault(define.dataset, threading.Lock())
-        with making:
-            found = self._datasets.get(define.dataset)
-            found = self._open(define, found)
-            with self._lock:
-                self._datasets[define.dataset] = found
-        return found
-
-    def _open(self, define: Define, before: Dataset | None) -> Dataset:
+        name = define.dataset
+        with self._changed:
+            self._changed.wait_for(lambda: name not in self._defining)
+            before = self._datasets.get(name)
+            while before is None and len(self._datasets.keys() | self._defining) >= _MOST_DATASETS:
+                if not self._forget():
+                    raise ProtocolError(
+                        f"this server has {_MOST_DATASETS} datasets that jobs use, and takes no more"
+                    )
+            self._defining.add(name)
         try:
-            plain = json.loads(define.definition)
-            limit = limit_of(plain)
-            if before is not None and limit <= before.limit:
-                return before
-            source = source_from_plain(plain)
-            fingerprint = source.fingerprint()
-        except Exception as error:  # (of libraries that talk to storage, too)
+            found = self._open(define, before)
+            with self._lock:
+                # (one that was known may have been forgotten meanwhile)
+                self._memory.open(name, found.samples)
+                self._datasets[name] = found
+            return found
+        except CannotOpen:
+            raise
+        except (
+            Exception
+        ) as error:  # (of libraries that talk to storage, too; and there may be no memory for it)
             known = isinstance(error, HeadraceError | OSError | ValueError)
             said = str(error) if known else f"{type(error).__name__}: {error}"
             self._log(f"the data cannot be opened: {said}")
             raise CannotOpen(f"it cannot open the data: {said}") from error
-        if fingerprint != define.dataset:
+        finally:
+            with self._changed:
+                self._defining.discard(name)
+                self._changed.notify_all()
+
+    def _open(self, define: Define, before: Dataset | None) -> Dataset:
+        plain = json.loads(define.definition)
+        limit = limit_of(plain)
+        if before is not None and limit <= before.limit:
+            return before
+        source = source_from_plain(plain)
+        if source.fingerprint() != define.dataset:
             # (how many they are may differ from node to node, and is nothing to make many warnings of)
             self._log(f"{len(source)} files here, which are others than a job sees: {source!r:.512}")
             raise CannotOpen(
                 "it sees other files there than the job does, or other versions of them; give all nodes the same "
                 "storage at the same path"
             )
-        self._memory.open(define.dataset, len(source))
         if before is None:
             return Dataset(define.dataset, source, repr(source)[:512], limit)
         before.source, before.limit = source, limit
@@ -98,39 +108,39 @@ class Datasets:
         if name is None:
             return False
         self._datasets.pop(name, None)
-        self._defining.pop(name, None)
         if name in self._preloads:
             self._preloads.pop(name)[1].stop()
         return True
 
-    def preload(self, ahead: Ahead, *, begins: bool) -> None:
-        """Read what is this node's part of an epoch, in the order of its use; what was begun before is left.
-        ``begins``: nothing of it was used yet. (A job that is started anew may say what it said before.)"""
-        dataset = self._datasets.get(ahead.dataset)
-        if dataset is None:
-            raise ProtocolError("that dataset is not known here")
-        if ahead.position > dataset.samples:
-            raise ProtocolError(f"position {ahead.position} of {dataset.samples}")
+    def preload(self, ahead: Ahead) -> None:
+        """Read what is this node's part of an epoch, in the order of its use; what was begun before is left."""
         with self._lock:
-            before = self._preloads.get(dataset.name)
-            placement = Placement(self._view, dataset.name, dataset.samples)
-            if before is not None:
-                before[1].stop()
-            # (others may be in the middle of the same, unless what they had was let go meanwhile)
-            same = ahead.shared and before is not None and before[0] == ahead
-            if begins and not (same and not self._memory.was_let_go(dataset.name)):
-                self._memory.drop_ahead(dataset.name)
+            # (nobody forgets it from here on)
+            dataset = self._datasets.get(ahead.dataset)
+            if dataset is None:
+                raise ProtocolError("that dataset is not known here")
+            if ahead.position > dataset.samples:
+                raise ProtocolError(f"position {ahead.position} of {dataset.samples}")
+            before, _ = self._preloads.get(ahead.dataset, (None, None))
+            # (others may be in the middle of the same, unless what they had was let go meanwhile; but a job that is
+            # started anew may say what it said before)
+            if not (ahead.shared and before == ahead) or self._memory.was_let_go(ahead.dataset):
+                self._memory.drop_ahead(ahead.dataset)
                 dataset.asked[:] = False
+            self._read(dataset, ahead)
 
-            def order() -> NDArray[np.int64]:
-                samples = epoch_order(dataset.samples, ahead.seed, ahead.epoch, ahead.shuffled)[
-                    ahead.position :
-                ]
-                mine: NDArray[np.bool_] = placement.nodes_of(samples) == placement.place_of(self._node)
-                return samples[mine]
+    def _read(self, dataset: Dataset, ahead: Ahead) -> None:
+        if dataset.name in self._preloads:
+            self._preloads[dataset.name][1].stop()
+        placement = Placement(self._view, dataset.name, dataset.samples)
 
-            preload = Preload(self._fetcher, self._memory, dataset, order, shared=ahead.shared)
-            self._preloads[dataset.name] = ahead, preload
+        def order() -> NDArray[np.int64]:
+            samples = epoch_order(dataset.samples, ahead.seed, ahead.epoch, ahead.shuffled)[ahead.position :]
+            mine: NDArray[np.bool_] = placement.nodes_of(samples) == placement.place_of(self._node)
+            return samples[mine]
+
+        preload = Preload(self._fetcher, self._memory, dataset, order, shared=ahead.shared)
+        self._preloads[dataset.name] = ahead, preload
 
     def came(self, request: Came) -> Arrived:
         """What is held since somebody last asked. Of a dataset that is not known, nothing: that is no reason to end
@@ -152,10 +162,9 @@ class Datasets:
             if view.number <= self._view.number:
                 return
             moved, self._view = moves(self._view, view), view
-            under_way = [ahead for ahead, _ in self._preloads.values()] if moved else []
-        for ahead in under_way:
-            with contextlib.suppress(ProtocolError):  # (it was forgotten just now)
-                self.preload(ahead, begins=False)
+            # (all under one lock: a job may be about to begin another epoch)
+            for name, (ahead, _) in list(self._preloads.items()) if moved else []:
+                self._read(self._datasets[name], ahead)
 
     def close(self) -> None:
         """Read no more."""

@@ -200,7 +200,9 @@ class PoolMemory:
         """What has come since so many had: how many have by now, up to ``most`` of them (int64), and whether there is
         room for more."""
         with self._lock:
-            held = self._held[dataset]
+            held = self._held.get(dataset)
+            if held is None:  # (it was forgotten just now)
+                return 0, b"", False
             first = since - held.before
             if not 0 <= first <= len(held.came):  # (it was let go since then, or forgotten)
                 first = 0

@@ -212,7 +212,7 @@ class NodeServer:
             case Define():
                 self._define(connection, request)
             case Ahead():
-                self._datasets.preload(request, begins=True)
+                self._datasets.preload(request)
                 self._reply(connection, Noted())
             case Came():
                 self._reply(connection, self._datasets.came(request))

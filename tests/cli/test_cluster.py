@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.cli import main
+from headrace.cli.cluster import _shown
+from headrace.cluster.messages import DatasetStatus, Status
 
 
 def test_without_a_ray_cluster_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -24,3 +26,12 @@ def test_ports_are_checked_before_ray_is_looked_for(capsys: pytest.CaptureFixtur
     assert "--ports 7500-7400" in capsys.readouterr().err
     assert main(["cluster", "start", "--ports", "7400-7402", "--cpus", "3"]) == 1
     assert "this node wants 4" in capsys.readouterr().err
+
+
+def test_datasets_that_look_alike_are_shown_apart() -> None:
+    """Two folds of a folder, of which three nodes hold a part each."""
+    like = "80 samples of it"
+    parts = DatasetStatus("first", like, 80, 20, 2048), DatasetStatus("second", like, 80, 10, 0)
+    found = [Status(f"n{node}", 1, 1 << 20, 0, 0, 0, 0, 0, 0, parts) for node in range(3)]
+    lines = [line.split() for line in _shown(found) if like in line]
+    assert [line[-4:] for line in lines] == [["80", "60", "6.0", "KiB"], ["80", "30", "0", "B"]]

@@ -17,7 +17,7 @@ from headrace.cluster import manager as managing
 from headrace.cluster import node_actor, on_ray
 from headrace.cluster.manager import MANAGER, Manager
 from headrace.cluster.members import members_of
-from headrace.cluster.messages import Node, View, decode_reply, encode
+from headrace.cluster.messages import Node, View, encode
 from headrace.cluster.node_actor import NAMESPACE, NodeActor, Terms
 from headrace.cluster.pooled import define
 from headrace.cluster.server import NodeServer
@@ -221,11 +221,6 @@ def test_what_nodes_hold_of_a_dataset_is_no_more_than_there_is(
     monkeypatch.setattr(peers, "_SLACK", 60.0)  # (files here are faster than any node)
     source = make_files(tmp_path / "data")
     servers = Servers(tmp_path)
-    actors = []
-    for name, server in servers.servers.items():
-        actor: Any = object.__new__(NodeActor)
-        actor._server, actor._self, actor._known = server, servers.nodes[name], set()
-        actors.append(actor)
     members = members_of(servers.nodes["n0"].socket)
     try:
         for node in servers.nodes.values():
@@ -233,12 +228,12 @@ def test_what_nodes_hold_of_a_dataset_is_no_more_than_there_is(
         pooled = servers.pooled(source)
         for number, gone in enumerate(["", "n1", "", "n2", ""], 10):
             view = View(number, tuple(one for one in servers.nodes.values() if one.id != gone))
-            for actor in actors:
-                if actor._self.id != gone:
-                    actor.see(encode(view), [])
+            there = [server for name, server in servers.servers.items() if name != gone]
+            for server in there:
+                server.see(view)
             assert wait_until(lambda: members.view.number == number)  # noqa: B023
             pooled.read_many(range(len(source)))
-            found = [decode_reply(actor.status()) for actor in actors if actor._self.id != gone]
+            found = [server.status() for server in there]
             assert sum(one.datasets[0].held for one in found) == len(source)
             assert re.search(r"FileSource.* 120 +120 ", "\n".join(_shown(found)))
         memories = [server.memory for server in servers.servers.values()]

@@ -685,7 +685,8 @@ def test_a_server_takes_more_datasets_than_it_has_room_for_at_a_time(
     monkeypatch.setattr(memory_module, "_QUIET", 0.0)
     read_all(second, sources[1])
     third = introduce(servers, sources[2])
-    assert [one.name for one in server.status().datasets] == [repr(one) for one in sources[1:]]
+    found = [(one.fingerprint, one.name) for one in server.status().datasets]
+    assert found == [(one.fingerprint(), repr(one)) for one in sources[1:]]
     read_all(third, sources[2])
     read_all(first, sources[0])
     assert wait_until(lambda: sources[0].fingerprint() in server._datasets._datasets), (

@@ -8,7 +8,7 @@ import msgspec
 
 from headrace.cli.tables import line, table
 from headrace.cluster import on_ray
-from headrace.cluster.messages import Status
+from headrace.cluster.messages import DatasetStatus, Status
 from headrace.cluster.node_actor import Terms
 from headrace.cluster.ports import check_room, parse_ports
 from headrace.cluster.rows import NIXL, TLS
@@ -155,14 +155,18 @@ def _shown(found: list[Status]) -> list[str]:
     ]
     heads = ["node", "memory", "samples", "given", "bytes", "from storage", "bytes", "connections"]
     lines = list(table("nodes", heads, rows))
-    held: dict[str, tuple[int, int, int]] = {}
+    held: dict[str, list[DatasetStatus]] = {}
     for one in found:
         for dataset in one.datasets:
-            samples, there, nbytes = held.get(dataset.name, (dataset.samples, 0, 0))
-            held[dataset.name] = samples, there + dataset.held, nbytes + dataset.nbytes
+            held.setdefault(dataset.fingerprint, []).append(dataset)
     rows = [
-        [name, f"{samples:,}", f"{there:,}", show_size(nbytes)]
-        for name, (samples, there, nbytes) in held.items()
+        [
+            parts[0].name,
+            f"{parts[0].samples:,}",
+            f"{sum(part.held for part in parts):,}",
+            show_size(sum(part.nbytes for part in parts)),
+        ]
+        for parts in held.values()
     ]
     lines += table("datasets", ["", "samples", "held", "bytes"], rows)
     if decoded := sum(one.decoded for one in found):

@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Raised with every change of these messages."""
 MOST_SAMPLES = 1 << 16
 """That one request may ask for."""
@@ -268,7 +268,9 @@ class GetStatus(Message, frozen=True):
 class DatasetStatus(msgspec.Struct, frozen=True, array_like=True):
     """A dataset on a server."""
 
+    fingerprint: Name
     name: Text
+    """How it is shown: datasets may differ and look alike."""
     samples: Count
     held: Count
     """Samples of it in memory."""

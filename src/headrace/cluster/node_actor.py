@@ -93,7 +93,6 @@ class NodeActor:
         assert isinstance(found, View)
         known = [node for node in unheard if node in self._known]
         self._known.update(one.id for one in found.nodes)
-        self._server.memory.see(self._self.id, found)
         return self._server.see(found), known
 
     def status(self) -> bytes:

@@ -307,6 +307,7 @@ class NodeServer:
                 return self._view.number
             self._view = view
             self._changed.notify_all()
+        self.memory.see(self._node, view)
         self._datasets.see(view)
         return view.number
 
@@ -326,7 +327,7 @@ class NodeServer:
         held = self.memory.describe()
         with self._lock:
             datasets = tuple(
-                DatasetStatus(one.label, one.samples, held[one.name][1], held[one.name][2])
+                DatasetStatus(one.name, one.label, one.samples, held[one.name][1], held[one.name][2])
                 for one in self._datasets
                 if one.name in held
             )

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from unittest import mock
+
+import msgspec
 import pytest
 
 from headrace.cli import main
 from headrace.cli.cluster import _shown
-from headrace.cluster.messages import DatasetStatus, Status
+from headrace.cluster import on_ray
+from headrace.cluster.messages import DatasetStatus, Noted, Status, encode
+from headrace.core.errors import HostUnavailable
 
 
 def test_without_a_ray_cluster_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
@@ -35,3 +40,14 @@ def test_datasets_that_look_alike_are_shown_apart() -> None:
     found = [Status(f"n{node}", 1, 1 << 20, 0, 0, 0, 0, 0, 0, parts) for node in range(3)]
     lines = [line.split() for line in _shown(found) if like in line]
     assert [line[-4:] for line in lines] == [["80", "60", "6.0", "KiB"], ["80", "30", "0", "B"]]
+
+
+def test_servers_of_another_headrace_are_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = [encode(Noted())]
+    monkeypatch.setattr(on_ray, "_manager", mock.Mock())
+    monkeypatch.setattr(on_ray, "_told", lambda ray, asked: told)
+    assert on_ray.statuses(None) == []
+    for other in (told[0].replace(b"Noted", b"Other"), msgspec.msgpack.encode({"type": "Status", "node": 5})):
+        told[:] = [other]
+        with pytest.raises(HostUnavailable, match="install one version on all nodes"):
+            on_ray.statuses(None)

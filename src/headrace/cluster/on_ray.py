@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from headrace.cluster.manager import MANAGER, START, Manager, last_line
 from headrace.cluster.messages import Status, View, decode_reply
 from headrace.cluster.node_actor import NAMESPACE, SERVER, Terms, import_ray
@@ -163,7 +165,13 @@ def statuses(ray: Any) -> list[Status] | None:
     manager = _manager(ray)
     if manager is None:
         return None
-    found = [decode_reply(one) for one in _told(ray, manager.status.remote())]
+    try:
+        found = [decode_reply(one) for one in _told(ray, manager.status.remote())]
+    except msgspec.ValidationError:
+        raise HostUnavailable(
+            "the node servers are of another headrace than this command; install one version on all nodes, then "
+            "headrace cluster stop, and start"
+        ) from None
     return [one for one in found if isinstance(one, Status)]
 
 

@@ -62,7 +62,7 @@ class Division:
     way follows from what receiving a row takes of the processor, and what making it here does.
     """
 
-    _TRIAL, _SETTLING, _LONGEST = 1.5, 0.5, 24.0
+    _TRIAL, _SETTLING, _WITHOUT, _LONGEST = 1.5, 0.5, 6.0, 24.0
     _BETTER = 1.05
     _COSTLY, _STILL = 1 / 3, 1 / 4
     """A row whose receiving takes more than this share of what making it takes is no great help; or, where none is
@@ -107,7 +107,9 @@ class Division:
             self._start(now, other if self._kept is Way.BOTH else Way.BOTH)
         elif rate > self._rate * (1 / self._BETTER if self.way is Way.OWN else self._BETTER):
             # (what others do is not for nothing)
-            self._kept, self._rate, self._stay = self.way, rate, self._TRIAL
+            # (what they were seen to do without help, they will do for a while)
+            self._kept, self._rate = self.way, rate
+            self._stay = self._WITHOUT if self.way is Way.OWN else self._TRIAL
             self._start(now, self._kept, self._stay)
         else:
             # The other way is tried again after a time that grows.

@@ -43,7 +43,7 @@ class Incast:
     """The nine nodes."""
 
     def __init__(self, photos: Path) -> None:
-        self._photos = _many(photos)
+        self._photos = many(photos)
         self.lan = Lan(1 + SENDERS)
         self._place = Path(tempfile.mkdtemp(prefix="hri-"))
         self._nodes: list[subprocess.Popen[str]] = []
@@ -137,12 +137,12 @@ class Incast:
         shutil.rmtree(self._place, ignore_errors=True)
 
 
-def _many(photos: Path) -> Path:
+def many(photos: Path, images: int = IMAGES, name: str = "incast") -> Path:
     """Each photo several times, so that an epoch is long."""
-    into = REPOSITORY / ".data" / "incast"
+    into = REPOSITORY / ".data" / name
     shutil.rmtree(into, ignore_errors=True)
     paths = sorted(photos.rglob("*.jpg"))
-    for number in range(IMAGES):
+    for number in range(images):
         path = paths[number % len(paths)]
         folder = into / "train" / path.parent.name
         folder.mkdir(parents=True, exist_ok=True)

@@ -148,9 +148,11 @@ def headrace(args: argparse.Namespace) -> Batches:
         share=args.share or None,
         gpu_decode=args.gpu_decode,
         gpu_cache=args.gpu_cache or None,
+        prefetch_factor=args.prefetch or None,
     )
     while True:
         yield from loader
+        args.said = str(loader.stats()) if args.stats else ""
 
 
 LOADERS: dict[str, Callable[[argparse.Namespace], Batches]] = {
@@ -253,8 +255,12 @@ def main() -> None:
     parser.add_argument("--meet", default="", help="a folder in which jobs wait for each other")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=8.0)
-    out = take_stdout()
-    found = measure(parser.parse_args())
+    parser.add_argument("--prefetch", type=int, default=0, help="batches ahead, for each worker")
+    parser.add_argument("--stats", action="store_true", help="what the loader says of itself, too")
+    out, args = take_stdout(), parser.parse_args()
+    found: dict[str, Any] = dict(measure(args))
+    if args.stats:
+        found["stats"] = getattr(args, "said", "")
     with out:
         json.dump(found, out)
     os._exit(0)  # threads of some libraries take their time to go

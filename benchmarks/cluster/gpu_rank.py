@@ -1,0 +1,185 @@
+"""A rank that trains on a GPU with too few CPUs for it, while other nodes have some to spare.
+
+``python -m benchmarks.cluster.gpu_rank``, on a machine with a GPU and many CPUs. No Ray: the nodes are processes on
+one machine, each with CPUs of its own, that talk TLS to each other over loopback addresses.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import secrets
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from benchmarks.cluster.incast import many
+from benchmarks.common.photos import make_photos
+from benchmarks.common.progress import say
+from benchmarks.common.report import Target, header, publish, table, target
+
+from headrace.cluster.messages import Node, View
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+NODES, MEMORY = 4, 1 << 30
+IMAGES, FEW = 24_000, 4_800
+"""Of an epoch; and so few that a cache holds them decoded."""
+RUNS = {
+    "synthetic": ["synthetic"],
+    "one machine": ["headrace"],
+    "no help": ["headrace", "--cache", "1MiB"],
+    "helped": ["headrace", "--cache", "1MiB"],
+    "decoded, no help": ["headrace"],
+    "decoded, helped": ["headrace"],
+}
+"""A batch that is in the GPU's memory; all CPUs in the rank's own node; few of them, and those of helpers; and the
+same where the rank's node has a cache that holds all of it decoded."""
+
+
+class GpuRank:
+    """Nodes, and runs on the first of them."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        cpus = sorted(os.sched_getaffinity(0))
+        self.args, self.cpus = args, cpus
+        self.own, self.others = cpus[: args.own], cpus[args.own :]
+        self.place = Path(tempfile.mkdtemp(prefix="hrg-"))
+        self.nodes: list[subprocess.Popen[str]] = []
+
+    def start(self) -> None:
+        """The nodes: the first has no helpers, the others one for each CPU that they have."""
+        described, token = [], secrets.token_hex(16)
+        for number in range(NODES):
+            mine = self.own if not number else self.others[number - 1 :: NODES - 1]
+            helpers = len(mine) if number else 0
+            command = [
+                sys.executable, "-m", "benchmarks.cluster.node", f"n{number}", f"127.0.0.{number + 1}", token,
+                str(MEMORY), str(helpers),
+            ]  # fmt: skip
+            self.nodes.append(
+                subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env=self.environment(number),
+                    preexec_fn=_kept_to(mine),
+                )
+            )
+        for process in self.nodes:
+            assert process.stdout is not None
+            described.append(msgspec.json.decode(process.stdout.readline(), type=Node))
+        view = msgspec.json.encode(View(1, tuple(described))).decode() + "\n"
+        for process in self.nodes:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(view)
+            process.stdin.flush()
+            process.stdout.readline()
+
+    def environment(self, node: int) -> dict[str, str]:
+        """Of what runs on a node."""
+        runtime = self.place / f"n{node}"
+        runtime.mkdir(mode=0o700, exist_ok=True)
+        paths = [str(REPOSITORY), str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]
+        return {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(paths),
+            "HEADRACE_RUNTIME_DIR": str(runtime),
+            "HEADRACE_RECORD": "0",
+            "HEADRACE_PROFILES": "0",
+            "HEADRACE_HOST_IDLE": "1",
+        }
+
+    def run(self, name: str, photos: tuple[Path, Path]) -> dict[str, Any] | None:
+        """A job; None: it failed."""
+        args = self.args
+        command = [
+            sys.executable, "-m", "benchmarks.gpu.job", *RUNS[name], "--model", args.model, "--photos",
+            str(photos[name.startswith("decoded")]),
+            "--seconds", str(args.seconds), "--warm", str(args.warm), "--stats",
+            *(["--prefetch", str(args.prefetch)] if args.prefetch and name != "synthetic" else []),
+        ]  # fmt: skip
+        environment = self.environment(0)
+        if name.endswith(("helped", "no help")):
+            environment["HEADRACE_SHARE"] = "ray"
+        if name.endswith("no help"):
+            environment["HEADRACE_HELP"] = "0"
+        cpus = self.cpus if name == "one machine" else self.own
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=300, preexec_fn=_kept_to(cpus)
+        )
+        if done.returncode or not done.stdout:
+            say(f"{name}: {done.stderr[-600:]}")
+            return None
+        found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+        say(f"{name}: {found['images_s']:,.0f} images/s\n{found.pop('stats', '')}")
+        return found
+
+    def close(self) -> None:
+        """End all of it."""
+        for process in self.nodes:
+            process.kill()
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    with contextlib.suppress(OSError):
+                        stream.close()
+        shutil.rmtree(self.place, ignore_errors=True)
+
+
+def _kept_to(cpus: Iterable[int]) -> Any:
+    return lambda: os.sched_setaffinity(0, cpus)
+
+
+def targets(runs: dict[str, dict[str, Any]]) -> list[Target]:
+    """What helpers are to give."""
+
+    def over(name: str, other: str) -> list[float]:
+        return [runs[name]["images_s"] / runs[other]["images_s"]] if name in runs and other in runs else []
+
+    return [
+        target("a rank with helpers, over no help", over("helped", "no help"), ">=", 1.5),
+        target(
+            "one that has all of it decoded, over no help",
+            over("decoded, helped", "decoded, no help"), ">=", 0.95,
+        ),
+    ]  # fmt: skip
+
+
+def main() -> None:
+    """Run it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--photos", default="", help="a folder of photos (default: the other benchmarks')")
+    parser.add_argument("--model", default="alexnet")
+    parser.add_argument("--own", type=int, default=4, help="CPUs of the rank's own node")
+    parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--warm", type=float, default=10.0)
+    parser.add_argument("--prefetch", type=int, default=0, help="batches ahead, for each worker")
+    parser.add_argument("--only", action="append", default=[], choices=RUNS)
+    args = parser.parse_args()
+    given = Path(args.photos) if args.photos else make_photos(REPOSITORY / ".data", 1000)
+    photos = many(given, IMAGES, "gpu-rank"), many(given, FEW, "gpu-rank-few")
+    bench, runs = GpuRank(args), {}
+    try:
+        bench.start()
+        for name in RUNS:
+            if not args.only or name in args.only:
+                found = bench.run(name, photos)
+                if found is not None:
+                    runs[name] = found
+    finally:
+        bench.close()
+    print(table([["", "images/s"], *([name, f"{run['images_s']:,.0f}"] for name, run in runs.items())]))
+    result = {**header("gpu_rank", False), "own": args.own, "cpus": len(bench.cpus), "runs": runs}
+    publish("gpu_rank", False, result, targets(runs))
+
+
+if __name__ == "__main__":
+    main()

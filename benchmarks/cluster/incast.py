@@ -42,8 +42,9 @@ WAITS = 100
 class Incast:
     """The nine nodes."""
 
-    def __init__(self, photos: Path) -> None:
-        self._photos = many(photos)
+    def __init__(self, photos: Path, images: int = IMAGES) -> None:
+        """``images``: of an epoch."""
+        self._photos, self._images = many(photos, images), images
         self.lan = Lan(1 + SENDERS)
         self._place = Path(tempfile.mkdtemp(prefix="hri-"))
         self._nodes: list[subprocess.Popen[str]] = []
@@ -91,7 +92,7 @@ class Incast:
 
     def measure(self, batch: int, *, paced: bool, waits: int = WAITS) -> dict[str, Any]:
         """A job on the first node."""
-        epochs = 1 + max(2, round(waits * batch / IMAGES))  # (the first one does not count)
+        epochs = 1 + max(2, round(waits * batch / self._images))  # (the first one does not count)
         own, others = make_cpuset("rank", 0), make_cpuset("rest", 1)
         move(self.lan.nodes, others)
         before = self.lan.moved(self.lan.nodes[0])[0]

@@ -12,7 +12,7 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 PARALLEL ?= -n 4 --dist loadfile
 
 .PHONY: demo test test-slow azurite test-trainers fuzz check wheel bench-single bench-dropin bench-accuracy bench-sharing bench-model \
-	bench-doctor bench-bucket bench-cluster bench-losses bench-transport bench-gpu bench-host bench-ranks bench-workers bench-simulate readme-picture papers soak clean system help
+	bench-doctor bench-bucket bench-cluster bench-losses bench-transport bench-gpu bench-gpu-rank bench-host bench-ranks bench-workers bench-simulate readme-picture papers soak clean system help
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 24
@@ -138,6 +138,9 @@ bench-transport: $(VENV)/.installed  ## rows into another machine's memory: TCP,
 
 bench-gpu: $(VENV)/.installed  ## training on a GPU beside batches that are in its memory already (QUICK=1; needs CUDA)
 	PYTHONPATH=. $(BIN)/python -m benchmarks.gpu.bench $(if $(QUICK),--quick)
+
+bench-gpu-rank: $(VENV)/.installed  ## a rank on a GPU with too few CPUs, and helpers on other nodes (QUICK=1; needs CUDA, 16 CPUs)
+	PYTHONPATH=. $(BIN)/python -m benchmarks.cluster.gpu_rank $(if $(QUICK),--quick)
 
 bench-host:  ## what the shared host deals out, and sharing against not sharing where nothing is gained by it (QUICK=1)
 	PYTHON=$(PYTHON) benchmarks/host/run $(if $(QUICK),--quick)

@@ -1,7 +1,7 @@
 """A rank that trains on a GPU with too few CPUs for it, while other nodes have some to spare.
 
-``python -m benchmarks.cluster.gpu_rank``, on a machine with a GPU and many CPUs. No Ray: the nodes are processes on
-one machine, each with CPUs of its own, that talk TLS to each other over loopback addresses.
+On a machine with a GPU and many CPUs. No Ray: the nodes are processes on one machine, each with CPUs of its own, that
+talk TLS to each other over loopback addresses. Started by ``make bench-gpu-rank``; needs CUDA and torchvision.
 """
 
 from __future__ import annotations
@@ -159,11 +159,20 @@ def main() -> None:
     parser.add_argument("--photos", default="", help="a folder of photos (default: the other benchmarks')")
     parser.add_argument("--model", default="alexnet")
     parser.add_argument("--own", type=int, default=4, help="CPUs of the rank's own node")
-    parser.add_argument("--seconds", type=float, default=8.0)
-    parser.add_argument("--warm", type=float, default=10.0)
+    parser.add_argument("--quick", action="store_true", help="six seconds of each")
+    parser.add_argument("--seconds", type=float, default=0.0, help="that each run is measured for")
+    parser.add_argument("--warm", type=float, default=0.0, help="seconds before that")
     parser.add_argument("--prefetch", type=int, default=0, help="batches ahead, for each worker")
     parser.add_argument("--only", action="append", default=[], choices=RUNS)
     args = parser.parse_args()
+    import torch
+
+    if not torch.cuda.is_available():
+        print("No CUDA device: nothing was measured, and the last results stay.")
+        return
+    args.seconds = args.seconds or (6.0 if args.quick else 20.0)
+    # (it takes a while to find out how orders are best divided)
+    args.warm = args.warm or (12.0 if args.quick else 25.0)
     given = Path(args.photos) if args.photos else make_photos(REPOSITORY / ".data", 1000)
     photos = many(given, IMAGES, "gpu-rank"), many(given, FEW, "gpu-rank-few")
     bench, runs = GpuRank(args), {}
@@ -177,8 +186,8 @@ def main() -> None:
     finally:
         bench.close()
     print(table([["", "images/s"], *([name, f"{run['images_s']:,.0f}"] for name, run in runs.items())]))
-    result = {**header("gpu_rank", False), "own": args.own, "cpus": len(bench.cpus), "runs": runs}
-    publish("gpu_rank", False, result, targets(runs))
+    result = {**header("gpu_rank", args.quick), "own": args.own, "cpus": len(bench.cpus), "runs": runs}
+    publish("gpu_rank", args.quick, result, targets(runs))
 
 
 if __name__ == "__main__":

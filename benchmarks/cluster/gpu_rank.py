@@ -7,25 +7,18 @@ talk TLS to each other over loopback addresses. Started by ``make bench-gpu-rank
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import secrets
-import shutil
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from benchmarks.cluster.incast import many
+from benchmarks.cluster.plain_nodes import Place, PlainNodes, kept_to
 from benchmarks.common.photos import make_photos
 from benchmarks.common.progress import say
 from benchmarks.common.report import Target, header, publish, table, target
-
-from headrace.cluster.messages import Node, View
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 NODES, MEMORY = 4, 1 << 30
@@ -47,55 +40,15 @@ class GpuRank:
     """Nodes, and runs on the first of them."""
 
     def __init__(self, args: argparse.Namespace) -> None:
-        cpus = sorted(os.sched_getaffinity(0))
-        self.args, self.cpus = args, cpus
-        self.own, self.others = cpus[: args.own], cpus[args.own :]
-        self.place = Path(tempfile.mkdtemp(prefix="hrg-"))
-        self.nodes: list[subprocess.Popen[str]] = []
-
-    def start(self) -> None:
-        """The nodes: the first has no helpers, the others one for each CPU that they have."""
-        described, token = [], secrets.token_hex(16)
-        for number in range(NODES):
-            mine = self.own if not number else self.others[number - 1 :: NODES - 1]
-            helpers = len(mine) if number else 0
-            command = [
-                sys.executable, "-m", "benchmarks.cluster.node", f"n{number}", f"127.0.0.{number + 1}", token,
-                str(MEMORY), str(helpers),
-            ]  # fmt: skip
-            self.nodes.append(
-                subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env=self.environment(number),
-                    preexec_fn=_kept_to(mine),
-                )
-            )
-        for process in self.nodes:
-            assert process.stdout is not None
-            described.append(msgspec.json.decode(process.stdout.readline(), type=Node))
-        view = msgspec.json.encode(View(1, tuple(described))).decode() + "\n"
-        for process in self.nodes:
-            assert process.stdin is not None and process.stdout is not None
-            process.stdin.write(view)
-            process.stdin.flush()
-            process.stdout.readline()
-
-    def environment(self, node: int) -> dict[str, str]:
-        """Of what runs on a node."""
-        runtime = self.place / f"n{node}"
-        runtime.mkdir(mode=0o700, exist_ok=True)
-        paths = [str(REPOSITORY), str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]
-        return {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(paths),
-            "HEADRACE_RUNTIME_DIR": str(runtime),
-            "HEADRACE_RECORD": "0",
-            "HEADRACE_PROFILES": "0",
-            "HEADRACE_HOST_IDLE": "1",
-        }
+        self.args, self.cpus = args, sorted(os.sched_getaffinity(0))
+        self.own, others = self.cpus[: args.own], self.cpus[args.own :]
+        # (the first has no helpers, the others one for each CPU that they have)
+        theirs = [others[place :: NODES - 1] for place in range(NODES - 1)]
+        places = [Place("127.0.0.1", 0, cpus=self.own)]
+        places += [
+            Place(f"127.0.0.{number}", len(cpus), cpus=cpus) for number, cpus in enumerate(theirs, start=2)
+        ]
+        self.nodes = PlainNodes(places, MEMORY)
 
     def run(self, name: str, photos: tuple[Path, Path]) -> dict[str, Any] | None:
         """A job; None: it failed."""
@@ -106,14 +59,14 @@ class GpuRank:
             "--seconds", str(args.seconds), "--warm", str(args.warm), "--stats",
             *(["--prefetch", str(args.prefetch)] if args.prefetch and name != "synthetic" else []),
         ]  # fmt: skip
-        environment = self.environment(0)
+        environment = self.nodes.environment(0)
         if name.endswith(("helped", "no help")):
             environment["HEADRACE_SHARE"] = "ray"
         if name.endswith("no help"):
             environment["HEADRACE_HELP"] = "0"
         cpus = self.cpus if name == "one machine" else self.own
         done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=300, preexec_fn=_kept_to(cpus)
+            command, env=environment, capture_output=True, text=True, timeout=300, preexec_fn=kept_to(cpus)
         )
         if done.returncode or not done.stdout:
             say(f"{name}: {done.stderr[-600:]}")
@@ -121,21 +74,6 @@ class GpuRank:
         found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
         say(f"{name}: {found['images_s']:,.0f} images/s\n{found.pop('stats', '')}")
         return found
-
-    def close(self) -> None:
-        """End all of it."""
-        for process in self.nodes:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError):
-                        stream.close()
-        shutil.rmtree(self.place, ignore_errors=True)
-
-
-def _kept_to(cpus: Iterable[int]) -> Any:
-    return lambda: os.sched_setaffinity(0, cpus)
 
 
 def targets(runs: dict[str, dict[str, Any]]) -> list[Target]:
@@ -177,14 +115,13 @@ def main() -> None:
     photos = many(given, IMAGES, "gpu-rank"), many(given, FEW, "gpu-rank-few")
     bench, runs = GpuRank(args), {}
     try:
-        bench.start()
         for name in RUNS:
             if not args.only or name in args.only:
                 found = bench.run(name, photos)
                 if found is not None:
                     runs[name] = found
     finally:
-        bench.close()
+        bench.nodes.close()
     print(table([["", "images/s"], *([name, f"{run['images_s']:,.0f}"] for name, run in runs.items())]))
     result = {**header("gpu_rank", args.quick), "own": args.own, "cpus": len(bench.cpus), "runs": runs}
     publish("gpu_rank", args.quick, result, targets(runs))

@@ -8,25 +8,20 @@ that rows come from the others.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import secrets
 import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 from benchmarks.bucket.network import inside
 from benchmarks.cluster.groups import busy, enter, make_cpuset, move
 from benchmarks.cluster.network import Lan, address
-
-from headrace.cluster.messages import Node, View
+from benchmarks.cluster.plain_nodes import Place, PlainNodes
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SENDERS = 8
@@ -46,49 +41,16 @@ class Incast:
         """``images``: of an epoch."""
         self._photos, self._images = many(photos, images), images
         self.lan = Lan(1 + SENDERS)
-        self._place = Path(tempfile.mkdtemp(prefix="hri-"))
-        self._nodes: list[subprocess.Popen[str]] = []
-        token = secrets.token_hex(16)
+        places = [
+            Place(address(number), 1 if number else 0, inside(name))
+            for number, name in enumerate(self.lan.nodes)
+        ]
         try:
-            described = []
-            for number, name in enumerate(self.lan.nodes):
-                command = [
-                    *inside(name), sys.executable, "-m", "benchmarks.cluster.node", f"n{number}", address(number),
-                    token, str(MEMORY), "1" if number else "0",
-                ]  # fmt: skip
-                process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env=self.environment(number),
-                )
-                self._nodes.append(process)
-                assert process.stdout is not None
-                described.append(msgspec.json.decode(process.stdout.readline(), type=Node))
-            view = msgspec.json.encode(View(1, tuple(described))).decode() + "\n"
-            for process in self._nodes:
-                assert process.stdin is not None and process.stdout is not None
-                process.stdin.write(view)
-                process.stdin.flush()
-                process.stdout.readline()
+            self._nodes = PlainNodes(places, MEMORY)
         except BaseException:
-            self.close()
+            self.lan.close()
             raise
         self.lan.limit(self.lan.nodes[0], RATE, latency=QUEUE)
-
-    def environment(self, node: int) -> dict[str, str]:
-        """Of what runs on a node."""
-        runtime = self._place / f"n{node}"
-        runtime.mkdir(mode=0o700, exist_ok=True)
-        return {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "src")]),
-            "HEADRACE_RUNTIME_DIR": str(runtime),
-            "HEADRACE_RECORD": "0",
-            "HEADRACE_PROFILES": "0",
-            "HEADRACE_HOST_IDLE": "1",
-        }
 
     def measure(self, batch: int, *, paced: bool, waits: int = WAITS) -> dict[str, Any]:
         """A job on the first node."""
@@ -100,7 +62,7 @@ class Incast:
             *inside(self.lan.nodes[0]), sys.executable, "-m", "benchmarks.cluster.job", "uniform", "--source",
             str(self._photos), "--workers", "1", "--epochs", str(epochs), "--batch", str(batch),
         ]  # fmt: skip
-        environment = {**self.environment(0), "HEADRACE_PACING": "1" if paced else "0"}
+        environment = {**self._nodes.environment(0), "HEADRACE_PACING": "1" if paced else "0"}
         with busy(own):
             done = subprocess.run(
                 command,
@@ -127,15 +89,8 @@ class Incast:
 
     def close(self) -> None:
         """End all of it."""
-        for process in self._nodes:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError):
-                        stream.close()
+        self._nodes.close()
         self.lan.close()
-        shutil.rmtree(self._place, ignore_errors=True)
 
 
 def many(photos: Path, images: int = IMAGES, name: str = "incast") -> Path:

@@ -275,6 +275,12 @@ def test_links_are_used_where_many_prepare_for_long(senders: int, part: float, c
     assert rate > part * capacity and paced < 0.3
 
 
+def test_what_is_found_anew_now_and_then_costs_little_where_nothing_waits() -> None:
+    _, best = simulate(None, 256, preparing=0.1, most=4, capacity=1e10, seconds=10.0)
+    _, rate = simulate(Pace(4 << 20, 1 << 28), 256, preparing=0.1, most=4, capacity=1e10, seconds=10.0)
+    assert rate > 0.88 * best
+
+
 def latency(pace: Pace, before: float, after: float, noise: float) -> tuple[float, float]:
     """64 who each ask for 64 KiB, again and again, over a link of 1.2 GB/s whose latency changes after ten seconds;
     bytes a second in the ten seconds before that, and in the last twenty of another minute."""

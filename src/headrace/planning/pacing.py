@@ -22,6 +22,8 @@ _WINDOW = 2048
 """Transfers after which what they take at best is found anew; it is known of the last one or two windows."""
 _FINDING = 8
 """Transfers for which few are let go to find it."""
+_LEFT = 0.7
+"""What is left of the limit after that."""
 _MEAN, _LEAST_SHARE = 1 / 16, 1 / 16
 """The weight of one transfer in what is known of all; and the share that is taken to be on its way, at least, as
 those who prepare may be done at once."""
@@ -42,6 +44,8 @@ class Pace:
         """Transfers of this window."""
         self._rest = 0
         """Transfers for which the limit is not changed again: those were under way when it was lowered."""
+        self._after = 0
+        """What it is after that, if it was lowered to find something out."""
         self._delay = self._held = 0.0
         """Lately: seconds of transfers, and of preparing what they brought, times bytes."""
 
@@ -72,13 +76,17 @@ class Pace:
         if self._count >= _WINDOW:
             self._before, self._best, self._count = self._best, {}, 0
             if self.limit > self._least:
+                after = max(self._after, int(_LEFT * self.limit))
                 self._lower(self._least, transfers + _FINDING)
+                self._after = after
         elif self._rest:
             self._rest -= 1
+            if not self._rest:
+                self.limit, self._after = max(self.limit, self._after), 0
         elif now > _TIMES * least + _SLACK:
             self._lower(int(self.limit * _LESS), transfers)
         elif 2 * in_flight * self.share >= self.limit:
             self.limit = min(self._most, self.limit + max(1, int(_MORE * nbytes * self.share)))
 
     def _lower(self, limit: int, transfers: int) -> None:
-        self.limit, self._rest = max(self._least, limit), max(0, transfers - 1)
+        self.limit, self._rest, self._after = max(self._least, limit), max(0, transfers - 1), 0

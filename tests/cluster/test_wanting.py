@@ -59,7 +59,7 @@ def test_help_is_wanted_where_more_waits_than_a_batch_and_nobody_is_told_at_the_
     assert not board.shared and not board.left
 
 
-def test_workers_hear_that_none_of_their_orders_is_taken(
+def test_none_of_the_orders_is_given_away_where_workers_claim_more_without(
     board: Board, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where to receive a row takes as much of this node as to make it, and they have more claimed without help."""
@@ -77,8 +77,7 @@ def test_workers_hear_that_none_of_their_orders_is_taken(
         while board.backlog() > 3:
             board.claim(0)
         way = one.decide(there=True, helped=True, receiving=2e-4)
-        assert board.shared == (way is Way.BOTH) and not board.left
+        assert board.shared and not board.left, "what waits shows whether help is wanted"
         clock += 0.05
     assert way is Way.OWN
-    one.decide(there=True, helped=True, receiving=1e-5)
-    assert board.shared, "it has become cheap"
+    assert one.decide(there=True, helped=True, receiving=1e-5) is Way.BOTH, "it has become cheap"

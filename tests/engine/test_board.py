@@ -561,6 +561,33 @@ def test_while_others_take_orders_too_a_worker_claims_no_more_than_it_gets_to(bo
         assert not thread.is_alive()
 
 
+def test_who_has_enough_keeps_nothing_from_who_has_nothing_to_do(board: Board) -> None:
+    ours, theirs = pair()
+    with closing(ours), closing(theirs):
+        busy, idle = (Link(0, claimer, None, board, theirs) for claimer in (1, 2))  # type: ignore[arg-type]
+        done, asked, found = threading.Event(), threading.Event(), []
+
+        def has_enough(seconds: float) -> bool:
+            asked.set()
+            return not done.wait(seconds)
+
+        board.share_orders(600.0)
+        board.post(5, AREA, 0, 10)
+        one = threading.Thread(target=lambda: busy.claim(None, has_enough))
+        one.start()
+        board.wake(1)
+        assert asked.wait(60), "it has been woken for the order"
+        other = threading.Thread(target=lambda: found.append(idle.claim()))
+        other.start()
+        other.join(60)
+        assert [one.order for one in found if one is not None] == [5]
+        busy.stopped = True
+        done.set()
+        board.wake(1)
+        one.join(60)
+        assert not one.is_alive()
+
+
 def test_rows_that_were_claimed_are_counted_whoever_claims_them_and_in_which_order(board: Board) -> None:
     for order, rows in enumerate((7, 1, 16, 4)):
         board.post(order, AREA, 0, 10, rows)

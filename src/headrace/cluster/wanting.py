@@ -52,12 +52,9 @@ class Wanting:
         if way is not self._way or (others and now > self._told + _LATELY / 2):
             self._board.leave_orders(_LATELY if others else 0.0)
             self._way, self._told = way, now
-        if way is Way.OWN:
-            self._board.share_orders(0.0)
-            self._shared, self._taken = 0.0, 0
-        elif there and now > self._shared + _LATELY / 2:
+        if there and now > self._shared + _LATELY / 2:
             # (what a worker has claimed long before it gets to it, batches wait for that others are done with; and it
-            # is not seen that help is wanted)
+            # is not seen that help is wanted, which counts where none is given just now, too)
             self._board.share_orders(_LATELY, self._taken / (now - self._shared) if self._shared else 0.0)
             self._shared, self._taken = now, 0
         return way

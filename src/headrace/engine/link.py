@@ -98,9 +98,9 @@ class Link:
                 self.board.wake(1)  # pass the wake-up on to the next thread or worker that has to stop
                 return None
             if self._leaves(has_enough):
+                self.board.wake(1)  # (the order may still be there, and others may have nothing to do)
                 while not self.stopped and self._leaves(has_enough, _LEFT):
                     pass
-                self.board.wake(1)  # (the order may still be there)
                 continue
             claim = self.board.claim(self.claimer, 0 if skip is None else skip(self.board.taken))
             if claim is not None:

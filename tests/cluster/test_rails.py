@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -167,7 +168,8 @@ def test_a_node_that_is_busy_is_not_its_rails_fault(
 
 @pytest.mark.parametrize("ends", [False, True], ids=["hangs", "ends connections"])
 def test_a_process_that_does_not_answer_is_not_its_rails_fault(tried: list[str], ends: bool) -> None:
-    """Its machine does, and its other address leads to the same process."""
+    """Its machine does, and its other address leads to the same process; unless it is another machine, which the next
+    try finds out."""
     first, *others = sockets = listen_at("127.0.0.1", ANY, ("127.0.1.9",))
     node = Node("n", "i", "127.0.0.1", first.getsockname()[1], "c", 1, rails=("127.0.1.9",))
     if ends:
@@ -178,7 +180,14 @@ def test_a_process_that_does_not_answer_is_not_its_rails_fault(tried: list[str],
     for sock in sockets:
         sock.close()
     assert isinstance(raised.value, TimeoutError) != ends
-    assert tried == ["127.0.1.9"] and not dialer._failed
+    assert tried == ["127.0.1.9"], "nobody waits twice"
+    with pytest.raises(OSError):
+        dialer.connect(node, node.port, node.certificate, 20.0)
+    assert tried == ["127.0.1.9", "127.0.0.1"] and dialer._failed["n"] < time.monotonic() + rails._AGAIN / 2
+    dialer._failed["n"] = time.monotonic()
+    with pytest.raises(OSError):
+        dialer.connect(node, node.port, node.certificate, 20.0)
+    assert tried[2:] == ["127.0.1.9", "127.0.0.1"], "the rail, once it has rested; nobody is there any more"
 
 
 def test_somebody_else_at_the_port_of_a_rail(

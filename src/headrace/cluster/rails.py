@@ -29,8 +29,8 @@ _EVERYWHERE = "00"
 """The scope of an IPv6 address that is good beyond its link."""
 _REACH = 2.0
 """Seconds in which a machine answers by a rail. (That its processes are busy for longer is not the rail's fault.)"""
-_AGAIN = 60.0
-"""Seconds after which a rail that failed is tried again."""
+_AGAIN, _SOON = 60.0, 5.0
+"""Seconds after which a rail that failed is tried again; and one by which a machine answered, but no process."""
 
 
 def read_nics(root: str = "") -> tuple[Nic, ...]:
@@ -100,9 +100,15 @@ class Dialer:
             deadline = time.monotonic() + seconds
             sock = _reach((rail, port), str(self._own.ip), min(seconds, _REACH))
             if sock is not None:
-                # (who does not answer now, or ends it, would not do better at another address of its machine)
-                with contextlib.suppress(ProtocolError):  # (somebody else's machine)
+                try:
                     return wire.start_tls(sock, certificate, f"{rail}:{port}", deadline - time.monotonic())
+                except ProtocolError:  # (somebody else's machine)
+                    pass
+                except OSError:
+                    # (who does not answer now, or ends it, would hardly do better at another address of its machine;
+                    # if it is another machine after all, that is found out the next time)
+                    self._failed[node.id] = time.monotonic() + _SOON
+                    raise
             failed = True
         connection = wire.connect_tls((node.host, port), certificate, seconds)
         if failed:  # (it was the rail, then)

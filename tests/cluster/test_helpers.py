@@ -709,6 +709,19 @@ def test_a_helper_forgets_nothing_that_somebody_has(samples: int) -> None:
     assert [recipes.find(str(number + 2)) for number in range(len(held))] == held
 
 
+def test_what_was_used_last_is_not_forgotten_for_one_that_is_refused() -> None:
+    recipes: Any = Recipes()
+    held: list[Ready] = []
+    while recipes.has_room():
+        held.append(Ready())
+        recipes.keep(str(len(held)), held[-1])
+    assert not recipes.has_room()
+    count = len(held)
+    held.clear()  # (they come back before long)
+    there = [number for number in range(1, count + 1) if recipes.find(str(number)) is not None]
+    assert there == list(range(count + 1 - Recipes.MOST, count + 1))
+
+
 def test_a_recipe_is_made_ready_once_for_those_who_are_connected(monkeypatch: pytest.MonkeyPatch) -> None:
     """And who wants another one tries other nodes, where there are too many."""
     monkeypatch.setattr(Recipes, "MOST", 1)

@@ -23,6 +23,8 @@ from headrace.recipes.plain import source_from_plain
 from headrace.sampling.uniform import epoch_order
 
 _MOST_DATASETS = 64
+_LISTING = 600.0
+"""Seconds for which somebody waits for a dataset that another is listing."""
 
 
 class CannotOpen(HeadraceError):
@@ -55,7 +57,10 @@ class Datasets:
         limit holds here: each of them looks for itself whether it takes what it is given."""
         name = define.dataset
         with self._changed:
-            self._changed.wait_for(lambda: name not in self._defining)
+            if not self._changed.wait_for(lambda: name not in self._defining, _LISTING):
+                raise CannotOpen(
+                    "it is still listing the data"
+                )  # (its storage may hang; who waits has a thread)
             before = self._datasets.get(name)
             while before is None and len(self._datasets.keys() | self._defining) >= _MOST_DATASETS:
                 if not self._forget():

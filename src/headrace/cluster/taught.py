@@ -140,9 +140,15 @@ class Recipes:
 
     def has_room(self) -> bool:
         """Whether there may be another one. What nobody has goes for it, if need be."""
+        held: OrderedDict[str, Known] = OrderedDict()
         with self._lock:
             while self._last and self._is_full():
-                self._last.popitem(last=False)
+                name = next(iter(self._last))
+                del self._last[name]
+                known = self._known.get(name)
+                if known is not None:  # (a connection has it, so nothing is gained by forgetting it)
+                    held[name] = known
+            self._last = held | self._last
             return not self._is_full()
 
     def keep(self, name: str, known: Known) -> None:

@@ -160,7 +160,7 @@ def test_a_dataset_that_nobody_uses_is_forgotten() -> None:
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["keep", "put", "put", "find", "begin", "end"]),
+            st.sampled_from(["keep", "put", "put", "find", "begin", "end", "drop"]),
             st.integers(0, 15),
             st.integers(1, 9000),
         ),
@@ -206,6 +206,9 @@ def test_what_is_there_by_key_gives_way_and_is_whole_while_it_is_there(
                 reading.done()
         elif what == "end" and readings:
             readings.pop(0)[0].done()
+        elif what == "drop":
+            memory.drop(group, [key])
+            assert memory.lengths(group, [key]) == [-1], "whoever reads it"
         for reading, data in readings:
             found = reading.samples[0]
             assert found is not None and bytes(found) == data, "what is being sent stays where it is"
@@ -214,7 +217,8 @@ def test_what_is_there_by_key_gives_way_and_is_whole_while_it_is_there(
             assert bytes(reading.samples[0] or b"") == data
             reading.done()
         count, total = memory.by_key
-        assert memory.used == total + sum(map(len, held.values())) <= SMALL
+        there = {id(kept): kept.length for one, _ in readings for kept in one._held if kept.gone}
+        assert memory.used == total + sum(map(len, held.values())) + sum(there.values()) <= SMALL
         assert count <= len(put)
 
 
@@ -276,3 +280,18 @@ def test_a_sample_of_a_dataset_takes_the_place_of_what_is_there_by_key() -> None
     assert all(memory.keep("a", number, bytes(1024)) for number in range(4, 15))
     assert memory.by_key[0] <= 1 and memory.used <= SMALL
     memory.close()
+
+
+def test_something_else_takes_the_place_of_what_is_dropped_while_it_is_read() -> None:
+    memory = PoolMemory(SMALL)
+    key, right = b"k" * 16, b"right" * 200
+    assert memory.put("g", key, memoryview(b"wrong" * 200))
+    one, two = memory.find("g", [key]), memory.find("g", [key])
+    memory.drop("g", [key])
+    assert memory.put("g", key, memoryview(right)), "at once"
+    one.done()
+    assert memory.put("g", b"l" * 16, memoryview(b"other" * 200))
+    assert bytes(two.samples[0] or b"") == b"wrong" * 200 and memory.used == 3000
+    two.done()
+    assert memory.by_key == (2, 2000) and memory.used == 2000, "once nobody reads it"
+    assert bytes(memory.find("g", [key]).samples[0] or b"") == right

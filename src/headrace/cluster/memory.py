@@ -69,6 +69,8 @@ class Kept:
     length: int
     reading: int = 0
     """Those who read it just now."""
+    gone: bool = False
+    """Whether nobody finds it any more: its memory is free once nobody reads it."""
 
 
 @dataclass
@@ -160,8 +162,12 @@ class PoolMemory:
     def done(self, held: Held | list[Kept]) -> None:
         """Somebody has read."""
         with self._lock:
-            for one in held if isinstance(held, list) else [held]:
-                one.reading -= 1
+            if isinstance(held, Held):
+                held.reading -= 1
+                return
+            for kept in held:
+                kept.reading -= 1
+                self._free_if_gone(kept)
 
     def missing(self, dataset: str, samples: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those that are not there."""
@@ -313,17 +319,23 @@ class PoolMemory:
             return True
 
     def drop(self, group: str, keys: Sequence[bytes]) -> None:
-        """Let go of what is there by some keys, but for what is being read."""
+        """Let go of what is there by some keys. (Something else may take its place at once; its memory is free when
+        whoever reads it is done.)"""
         with self._lock:
             found = self._groups.get(group, Group())
             for key in keys:
-                if key in found.kept and not found.kept[key].reading:
+                if key in found.kept:
                     self._drop(found, key)
 
     def _drop(self, group: Group, key: bytes) -> None:
         kept = group.kept.pop(key)
         group.nbytes -= kept.length
-        self._free.free(kept.start, kept.length)
+        kept.gone = True
+        self._free_if_gone(kept)
+
+    def _free_if_gone(self, kept: Kept) -> None:
+        if kept.gone and not kept.reading:
+            self._free.free(kept.start, kept.length)
 
     def _drop_idle(self, wanted: Group) -> bool:
         """Let go of what nobody has asked for lately."""
